@@ -1,0 +1,474 @@
+"""Commands of the loop: start, output, end, and what became of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import time
+from contextlib import suppress
+
+from . import counters, frame, processes
+from .frame import encode
+from .operation import RUNTIME, Failure
+from .spool import Spool
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .service import Timer
+
+CHUNK = 1 << 16
+MAX_ARGUMENT = 100_000
+"""Bytes. The kernel takes 131,071 in one argument; longer commands go by a file."""
+LIVE_CREDIT = 1 << 20
+"""Bytes of live output that a call may send before the host says that it takes more."""
+MAX_DRAINS = 256
+"""Pipes held open by background processes of ended calls."""
+SETTLE = 0.02
+"""Seconds between two looks at what is left of a call that is being ended."""
+GIVE_UP = 5.0
+"""Seconds after the KILL that a process in uninterruptible sleep may hold up the answer."""
+
+_PLAIN = re.compile(r"[A-Za-z0-9_./=:,+@%|&;<> \t\n-]*")
+_MOVES = re.compile(
+    r"(?:^|[\s;&|])(?:cd|pushd|popd|eval|source|\.|exec|builtin|command)(?:$|[\s;&|<>])"
+)
+
+
+def changes_directory(command: str) -> bool:
+    """Whether a shell command could end in another directory than it began in.
+
+    False only for plain words: anything quoted, expanded or grouped may hide a `cd`.
+    Asking the shell for its directory at the end costs about a third of a `true`.
+    """
+    return not _PLAIN.fullmatch(command) or _MOVES.search(command) is not None
+
+
+def find_program(name: str, path: str) -> str | None:
+    """The file that `name` means, by `path`."""
+    if "/" in name:
+        return name if os.access(name, os.X_OK) else None
+    for folder in path.split(":"):
+        candidate = os.path.join(folder, name)
+        if folder.startswith("/") and os.access(candidate, os.X_OK):
+            return candidate
+    return None
+
+
+class Commands:
+    """What commands of one loop share: directory, environment, shell."""
+
+    def __init__(self, service: Any, settings: dict[str, Any]) -> None:
+        self.service = service
+        self.root: str = settings["root"]
+        self.scratch: str = settings["scratch"]
+        self.box: str = settings["box"]
+        self.environment: dict[str, str] = settings["environment"]
+        self.cwd = self.root
+        self.jobs: dict[int, Job] = {}
+        self.drains: list[int] = []
+        self.memory_kills = counters.memory_kills()
+        self.refused_forks = counters.refused_forks()
+        path = self.environment.get("PATH", os.defpath)
+        self.shell = find_program("bash", path) or find_program("sh", path)
+
+    def start(self, channel: int, arguments: dict[str, Any], body: bytes) -> None:
+        """Start a command; its reply comes when it has ended."""
+        job = Job(self, channel, arguments)
+        try:
+            job.start(arguments, body)
+        except Failure as failure:
+            job.release()
+            if failure.details == {"limit": "pids"} and self._make_room():
+                self.start_again(channel, arguments, body)
+                return
+            raise
+        except BaseException:
+            job.release()
+            raise
+
+    def start_again(self, channel: int, arguments: dict[str, Any], body: bytes) -> None:
+        """One more try after leftovers of earlier calls were ended."""
+        job = Job(self, channel, arguments)
+        job.notes.append(
+            "the process limit was reached; background processes of earlier calls were ended"
+        )
+        try:
+            job.start(arguments, body)
+        except BaseException:
+            job.release()
+            raise
+
+    def _make_room(self) -> bool:
+        """End what earlier calls left running, if no other call is running."""
+        if self.service.calls or not processes.IS_INIT:
+            return False
+        processes.send(-1, signal.SIGKILL)
+        # Zombies count too: they are gone once reaped, in a moment.
+        until = time.monotonic() + 1.0
+        while time.monotonic() < until:
+            processes.reap()
+            if not processes.scan():
+                return True
+            select.select([], [], [], 0.005)
+        return True
+
+    def drain(self, descriptor: int) -> None:
+        """Keep reading what a background process prints: a closed pipe would end it."""
+        if len(self.drains) >= MAX_DRAINS:
+            self._close_drain(self.drains[0])
+        self.drains.append(descriptor)
+
+        def on_output(events: int) -> None:
+            try:
+                if os.read(descriptor, CHUNK):
+                    return
+            except BlockingIOError:
+                return
+            self._close_drain(descriptor)
+
+        self.service.watch(descriptor, select.EPOLLIN, on_output)
+
+    def _close_drain(self, descriptor: int) -> None:
+        self.drains.remove(descriptor)
+        self.service.forget(descriptor)
+        os.close(descriptor)
+
+    def enter(self, wanted: str | None, notes: list[str]) -> str:
+        """The directory that a command begins in; falls back to the root and says so."""
+        directory = self.cwd if wanted is None else os.path.normpath(f"{self.root}/{wanted}")
+        if os.path.isdir(directory):
+            return directory
+        if wanted is not None:
+            raise Failure("FILE_NOT_FOUND", f"{directory} is not a directory")
+        notes.append(
+            f"the working directory {directory} no longer exists; this command ran in {self.root}"
+        )
+        self.cwd = self.root
+        return self.root
+
+    def leave(self, directory: str, notes: list[str]) -> None:
+        """Where a command ended: the next one begins there, if it is in the worktree."""
+        if directory == self.root or directory.startswith(self.root + "/"):
+            self.cwd = directory
+            return
+        self.cwd = self.root
+        where = f"{directory}, outside the worktree" if directory else "a deleted directory"
+        notes.append(f"the command ended in {where}; the next one begins in {self.root}")
+
+
+class Stream:
+    """One output pipe of a job."""
+
+    __slots__ = ("descriptor", "kind", "spool")
+
+    def __init__(self, descriptor: int, kind: int, spool: Spool) -> None:
+        self.descriptor = descriptor
+        self.kind = kind
+        self.spool = spool
+
+
+class Job:
+    """One running command."""
+
+    def __init__(self, commands: Commands, channel: int, arguments: dict[str, Any]) -> None:
+        self.commands = commands
+        self.service = commands.service
+        self.channel = channel
+        self.head = int(arguments["head"])
+        self.tail = int(arguments["tail"])
+        self.grace = float(arguments["grace"])
+        self.live = bool(arguments.get("stream"))
+        self.credit = LIVE_CREDIT
+        self.notes: list[str] = []
+        self.files: list[str] = []
+        self.streams: list[Stream] = []
+        self.prefix = b""
+        self.cwd_file = ""
+        self.program = ""
+        self.shell: str | None = None
+        self.interpreter: str | None = None
+        self.status: int | None = None
+        self.ending: str | None = None
+        self.owner: processes.Owner | None = None
+        self.timer: Timer | None = None
+        self.begun = time.monotonic()
+
+    # ── start ──
+
+    def start(self, arguments: dict[str, Any], body: bytes) -> None:
+        """Spawn the command and watch it.
+
+        Raises:
+            Failure: it could not be started.
+        """
+        commands = self.commands
+        directory = commands.enter(arguments.get("cwd"), self.notes)
+        marker = f"{commands.box}-{self.channel}"
+        environment = {**commands.environment, "PWD": directory, **arguments["environment"]}
+        environment[processes.MARKER] = marker
+        argv = self._argv(arguments, body, environment)
+        self.kills_before = commands.memory_kills.read()
+        self.refused_before = commands.refused_forks.read()
+        began = processes.now_in_ticks()
+        pid = self._spawn(argv, environment, directory, merge=bool(arguments["merge"]))
+        self.owner = processes.Owner(pid, marker, began)
+        self.service.children[pid] = self._on_exit
+        self.service.calls[self.channel] = self
+        commands.jobs[self.channel] = self
+        if arguments["timeout"] is not None:
+            seconds = float(arguments["timeout"])
+            self.timer = self.service.after(seconds, lambda: self.stop("timeout"))
+
+    def _argv(
+        self, arguments: dict[str, Any], body: bytes, environment: dict[str, str]
+    ) -> list[str]:
+        if arguments.get("command") is not None:
+            return self._shell_argv(arguments["command"])
+        argv: list[str] = [*arguments["argv"]]
+        program = find_program(argv[0], environment.get("PATH", os.defpath))
+        if program is None and argv[0] == "python3":
+            program = RUNTIME + "/bin/python3"
+        if program is None:
+            raise Failure("NOT_FOUND", f"{argv[0]}: there is no such program in this image")
+        self.program = self.interpreter = program
+        if arguments.get("script") is not None:
+            argv.append(self._write_file("script", arguments["script"], body))
+        return [*argv, *arguments.get("args", [])]
+
+    def _shell_argv(self, command: str) -> list[str]:
+        shell = self.commands.shell
+        if shell is None:
+            raise Failure("UNSUPPORTED", "this image has no shell; run_code needs none")
+        self.shell = os.path.basename(shell)
+        text = command.encode("utf-8", "surrogateescape")
+        if b"\0" in text:
+            raise Failure("INVALID_ARGUMENTS", "command: holds a NUL character")
+        if changes_directory(command):
+            self.cwd_file = os.path.join(self.commands.scratch, f"cwd-{self.channel}")
+            self.files.append(self.cwd_file)
+            # On the command's own first line, so that the shell's line numbers are right.
+            builtin = "builtin " if self.shell == "bash" else ""
+            self.prefix = (
+                f"trap '{{ set +x; {builtin}pwd -P >|{self.cwd_file}; }} 2>/dev/null || :' EXIT; "
+            ).encode()
+            text = self.prefix + text
+        self.program = shell
+        if len(text) <= MAX_ARGUMENT:
+            return [self.shell, "-c", os.fsdecode(text)]
+        return [self.shell, self._write_file("command", ".sh", text)]
+
+    def _write_file(self, name: str, suffix: str, content: bytes) -> str:
+        path = os.path.join(self.commands.scratch, f"{name}-{self.channel}{suffix}")
+        self.files.append(path)
+        try:
+            with open(path, "wb") as file:
+                file.write(content)
+        except OSError as error:
+            raise Failure(
+                "NO_SPACE", f"the code could not be handed over: {error.strerror}"
+            ) from error
+        return path
+
+    def _spawn(
+        self, argv: list[str], environment: dict[str, str], directory: str, *, merge: bool
+    ) -> int:
+        out, out_sink = os.pipe2(os.O_CLOEXEC)
+        sinks = [out_sink]
+        self._add_stream(out, frame.STDOUT)
+        if merge:
+            err_sink = out_sink
+        else:
+            err, err_sink = os.pipe2(os.O_CLOEXEC)
+            sinks.append(err_sink)
+            self._add_stream(err, frame.STDERR)
+        try:
+            return processes.spawn(self.program, argv, environment, directory, out_sink, err_sink)
+        except OSError as error:
+            raise processes.start_failure(error, os.path.basename(argv[0])) from error
+        finally:
+            for sink in sinks:
+                os.close(sink)
+
+    def _add_stream(self, descriptor: int, kind: int) -> None:
+        os.set_blocking(descriptor, False)
+        stream = Stream(descriptor, kind, Spool(self.commands.scratch))
+        self.streams.append(stream)
+        self.service.watch(descriptor, select.EPOLLIN, lambda events: self._read(stream))
+
+    # ── output ──
+
+    def _read(self, stream: Stream) -> int:
+        """Take one piece of output; its size, 0 at the end of the pipe, -1 if there is none."""
+        if stream.descriptor < 0:
+            return 0
+        try:
+            data = os.read(stream.descriptor, CHUNK)
+        except BlockingIOError:
+            return -1
+        if not data:
+            self.service.forget(stream.descriptor)
+            os.close(stream.descriptor)
+            stream.descriptor = -1
+            return 0
+        stream.spool.write(data)
+        # Live output is best effort: a host that takes none never holds up the writer.
+        if self.live and self.credit >= len(data) and len(self.service.unsent) < LIVE_CREDIT:
+            self.credit -= len(data)
+            self.service.send(encode(stream.kind, self.channel, data))
+        return len(data)
+
+    def _read_rest(self) -> None:
+        """What the command wrote before it ended is in its pipes: at most a pipe's size."""
+        for stream in self.streams:
+            room = 1 << 20
+            while room > 0:
+                size = self._read(stream)
+                if size <= 0:
+                    break
+                room -= size
+            if stream.descriptor >= 0:
+                self.service.forget(stream.descriptor)
+                self.commands.drain(stream.descriptor)
+                stream.descriptor = -1
+
+    # ── end ──
+
+    def _on_exit(self, status: int) -> None:
+        self.status = status
+        if self.ending is None:
+            self._finish()
+        else:
+            self._check_rest()
+
+    def cancel(self) -> None:
+        """The host wants no answer but that it ended."""
+        self.stop("cancel")
+
+    def stop(self, reason: str) -> None:
+        """Begin to end the call: TERM, and after the grace KILL."""
+        if self.ending is not None or self.channel not in self.commands.jobs:
+            return
+        self.ending = reason
+        processes.terminate(self._owner(), self._others())
+        self.kill_at = time.monotonic() + self.grace
+        self.give_up_at = self.kill_at + GIVE_UP
+        self._check_rest()
+
+    def _check_rest(self) -> None:
+        """Look whether anything of the call is left, and what is to be done about it."""
+        if self.channel not in self.commands.jobs:
+            return
+        now = time.monotonic()
+        left = len(processes.members(self._owner(), self._others(), processes.scan()))
+        if now >= self.kill_at or not left:
+            left = processes.kill(self._owner(), self._others())
+        if not left and self.status is not None:
+            self._finish()
+        elif now >= self.give_up_at:
+            self.notes.append(f"{left} processes could not be ended; they are stuck in the kernel")
+            self._finish()
+        else:
+            self.service.after(SETTLE, self._check_rest)
+
+    def _owner(self) -> processes.Owner:
+        assert self.owner is not None, "only a started job is stopped"
+        return self.owner
+
+    def _others(self) -> list[processes.Owner]:
+        running = [job.owner for job in self.commands.jobs.values() if job is not self]
+        tasks = [
+            processes.Owner(call.pid, f"{self.commands.box}-task", 0)
+            for call in self.service.calls.values()
+            if not isinstance(call, Job) and call.pid
+        ]
+        return [owner for owner in running if owner is not None] + tasks
+
+    def _finish(self) -> None:
+        self._read_rest()
+        del self.commands.jobs[self.channel]
+        self._take_directory()
+        value, data = self._outcome()
+        self.release()
+        self.service.reply(self.channel, value, data)
+
+    def _take_directory(self) -> None:
+        """Learn where the shell ended; one that was killed or replaced could not say it."""
+        directory = os.fsencode(self.commands.cwd) + b"\n"
+        if self.cwd_file:
+            try:
+                with open(self.cwd_file, "rb") as file:
+                    directory = file.read(1 << 16)
+            except OSError:
+                if self.ending is not None:
+                    self.notes.append(f"the working directory stays {self.commands.cwd}")
+        if not os.path.isdir(directory[:-1]):
+            directory = b""
+        self.commands.leave(os.fsdecode(directory[:-1]), self.notes)
+
+    def release(self) -> None:
+        """Free files, pipes and the timer."""
+        if self.timer is not None:
+            self.service.drop(self.timer)
+        for stream in self.streams:
+            stream.spool.close()
+            if stream.descriptor >= 0:
+                self.service.forget(stream.descriptor)
+                os.close(stream.descriptor)
+                stream.descriptor = -1
+        for path in self.files:
+            with suppress(OSError):  # it may never have been written
+                os.unlink(path)
+        self.files = []
+
+    def abandon(self) -> None:
+        """The box ends; outside a container its processes must be ended one by one."""
+        if not processes.IS_INIT and self.owner is not None:
+            processes.kill(self.owner, [])
+        self.release()
+
+    def _outcome(self) -> tuple[dict[str, Any], bytes]:
+        status = self.status
+        value: dict[str, Any] = {
+            "exit_code": status if status is not None and status >= 0 else None,
+            "signal": signal.Signals(-status).name if status is not None and status < 0 else None,
+            "timed_out": self.ending == "timeout",
+            "cancelled": self.ending == "cancel",
+            "cwd": self.commands.cwd,
+            "shell": self.shell,
+            "interpreter": self.interpreter,
+        }
+        pieces: list[bytes] = []
+        for name, stream in zip(("stdout", "stderr"), self.streams, strict=False):
+            value[name] = self._kept(stream, pieces)
+        value["limit"] = self._limit(pieces)
+        value["oom"] = value["limit"] == "memory"
+        value["notes"] = self.notes
+        return value, b"".join(pieces)
+
+    def _kept(self, stream: Stream, pieces: list[bytes]) -> dict[str, int]:
+        head, tail = stream.spool.ends(self.head, self.tail)
+        total = stream.spool.total
+        if self.prefix and stream.kind == frame.STDERR and self.status == 2:
+            # A syntax error in the first line makes the shell print the line, with our words.
+            clean = head.replace(self.prefix, b"")
+            total -= len(head) - len(clean)
+            head = clean
+        pieces += [head, tail]
+        return {"total": total, "head": len(head), "tail": len(tail)}
+
+    def _limit(self, pieces: list[bytes]) -> str | None:
+        """Which limit of the box made the command fail, if one did."""
+        if self.status == 0 and self.ending is None:
+            return None
+        if self.commands.memory_kills.read() > self.kills_before:
+            return "memory"
+        if self.commands.refused_forks.read() > self.refused_before:
+            return "pids"
+        texts = (b"No space left on device", b"Disk quota exceeded")
+        if self.status != 0 and any(text in piece for piece in pieces for text in texts):
+            return "disk"
+        return None

@@ -1,0 +1,533 @@
+"""The agent's one loop: frames in, operations and commands, frames out.
+
+One thread, one epoll. Nothing here blocks: operations that take long give way, output
+that the host does not take is bounded, and what the host sends is not read while too
+much of our own is waiting.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import os
+import select
+import signal
+import sys
+import time
+from contextlib import suppress
+
+from . import frame, processes
+from .files import OPERATIONS as FILE_OPERATIONS
+from .frame import FrameError, Parser, encode, encode_json
+from .operation import RUNTIME, Command, Exit, Failure
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from typing import Any, NoReturn
+
+    from .operation import Steps
+
+    Reaction = Callable[[int], None]
+
+CHUNK = 1 << 18
+"""Bytes a read from a pipe."""
+MAX_BODY = 64 << 20
+"""Bytes that the input of one call may have."""
+MAX_WAITING = 96 << 20
+"""Bytes that the unfinished inputs of all calls may have."""
+PAUSE_INPUT = 4 << 20
+"""Bytes of unsent output over which nothing more is read from the host."""
+SLICE = 0.005
+"""Seconds that operations run on before the loop looks elsewhere."""
+DEFAULT_LEASE = 30.0
+
+
+class Incoming:
+    """A call whose input is still on its way."""
+
+    __slots__ = ("arguments", "body", "missing")
+
+    def __init__(self, arguments: dict[str, Any], missing: int) -> None:
+        self.arguments = arguments
+        self.missing = missing
+        self.body = bytearray()
+
+
+class Timer:
+    """Something to be done at a time of the monotonic clock."""
+
+    __slots__ = ("action", "at")
+
+    def __init__(self, at: float, action: Callable[[], None]) -> None:
+        self.at = at
+        self.action: Callable[[], None] | None = action
+
+    def __lt__(self, other: Timer) -> bool:
+        return self.at < other.at
+
+
+class Service:
+    """The box's state. `commands.Job` and `Task` are the two kinds of running calls."""
+
+    def __init__(self, source: int, sink: int) -> None:
+        self.source = source
+        self.sink = sink
+        self.poll = select.epoll()
+        self.reactions: dict[int, Reaction] = {}
+        self.timers: list[Timer] = []
+        self.timers_off = 0
+        self.children: dict[int, Callable[[int], None]] = {}
+        self.calls: dict[int, Any] = {}
+        self.incoming: dict[int, Incoming] = {}
+        self.waiting_bytes = 0
+        self.runnable: list[Task] = []
+        self.parser = Parser(frame.TO_AGENT)
+        self.unsent = bytearray()
+        self.input_paused = False
+        self.lease = DEFAULT_LEASE
+        self.heard = time.monotonic()
+        self.settings: dict[str, Any] = {}
+        self.workspace: Any = None
+        self.commands: Any = None
+        self.operations = dict(FILE_OPERATIONS)
+
+    # ── descriptors, timers, children ──
+
+    def watch(self, descriptor: int, events: int, reaction: Reaction) -> None:
+        """Call `reaction(events)` whenever the descriptor is ready."""
+        self.reactions[descriptor] = reaction
+        self.poll.register(descriptor, events)
+
+    def forget(self, descriptor: int) -> None:
+        """Stop watching a descriptor."""
+        if self.reactions.pop(descriptor, None) is not None:
+            self.poll.unregister(descriptor)
+
+    def after(self, seconds: float, action: Callable[[], None]) -> Timer:
+        """Call `action` once, later."""
+        timer = Timer(time.monotonic() + seconds, action)
+        heapq.heappush(self.timers, timer)
+        return timer
+
+    def drop(self, timer: Timer) -> None:
+        """Forget a timer and all that its action holds; one that has fired is fine."""
+        timer.action = None
+        self.timers_off += 1
+        if self.timers_off > 100 and self.timers_off > len(self.timers) // 2:
+            self.timers = [timer for timer in self.timers if timer.action is not None]
+            heapq.heapify(self.timers)
+            self.timers_off = 0
+
+    def run(self) -> None:
+        """Serve until the stream ends."""
+        wake, self._wake_sink = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(self._wake_sink, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _nothing)
+        self.watch(wake, select.EPOLLIN, lambda events: self._on_children(wake))
+        self.watch(self.source, select.EPOLLIN, self._on_input)
+        self.after(1.0, self._check_lease)
+        while True:
+            self.step()
+
+    def step(self) -> None:
+        """One turn of the loop."""
+        for descriptor, events in self.poll.poll(self._patience()):
+            reaction = self.reactions.get(descriptor)
+            if reaction is not None:
+                reaction(events)
+        now = time.monotonic()
+        while self.timers and self.timers[0].at <= now:
+            action = heapq.heappop(self.timers).action
+            if action is not None:
+                action()
+        if self.runnable:
+            self._advance_tasks()
+
+    def _patience(self) -> float:
+        if self.runnable:
+            return 0
+        return max(0.0, self.timers[0].at - time.monotonic()) if self.timers else -1
+
+    def _on_children(self, wake: int) -> None:
+        with suppress(BlockingIOError):
+            os.read(wake, 4096)
+        for pid, status in processes.reap():
+            ended = self.children.pop(pid, None)
+            if ended is not None:  # otherwise an orphan, and reaping it was all
+                ended(status)
+
+    # ── the stream ──
+
+    def _on_input(self, events: int) -> None:
+        try:
+            data = os.read(self.source, CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.end("the stream ended")
+        self.heard = time.monotonic()
+        try:
+            for kind, channel, payload in self.parser.feed(data):
+                self._on_frame(kind, channel, payload)
+        except (FrameError, ValueError, KeyError, TypeError, AttributeError) as error:
+            self.fatal(f"unreadable input: {type(error).__name__}: {error}")
+
+    def _on_frame(self, kind: int, channel: int, payload: bytes) -> None:
+        if kind == frame.CALL:
+            self._on_call(channel, json.loads(payload))
+        elif kind == frame.PING:
+            self.send(encode(frame.PONG, channel, payload))
+        elif kind == frame.BODY:
+            self._on_body(channel, payload)
+        elif kind == frame.CANCEL:
+            self._on_cancel(channel)
+        elif kind == frame.CREDIT:
+            call = self.calls.get(channel)
+            if call is not None:
+                call.credit += int(json.loads(payload)["bytes"])
+        else:
+            self._on_hello(json.loads(payload))
+
+    def _on_hello(self, settings: dict[str, Any]) -> None:
+        from .commands import Commands
+        from .workspace import Workspace
+
+        self.settings = settings
+        self.lease = float(settings["lease"])
+        self.workspace = Workspace(settings["root"])
+        if "ripgrep" in settings:
+            self.workspace.ripgrep = settings["ripgrep"]
+        self.commands = Commands(self, settings)
+
+    def send(self, data: bytes) -> None:
+        """Hand bytes to the host, now or when it takes them."""
+        if self.unsent:
+            self.unsent += data
+        else:
+            written = self._write(data)
+            if written == len(data):
+                return
+            self.unsent += memoryview(data)[written:]
+            self.watch(self.sink, select.EPOLLOUT, self._on_output)
+        if len(self.unsent) > PAUSE_INPUT and not self.input_paused:
+            self.input_paused = True
+            self.forget(self.source)
+
+    def _write(self, data: bytes | bytearray) -> int:
+        try:
+            return os.write(self.sink, data)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            self.end("the host is gone")
+
+    def _on_output(self, events: int) -> None:
+        with memoryview(self.unsent) as view, view[: 1 << 20] as piece:
+            written = self._write(piece)  # type: ignore[arg-type]  # any buffer will do
+        del self.unsent[:written]
+        if not self.unsent:
+            self.forget(self.sink)
+        if self.input_paused and len(self.unsent) < PAUSE_INPUT // 4:
+            self.input_paused = False
+            self.watch(self.source, select.EPOLLIN, self._on_input)
+
+    def _check_lease(self) -> None:
+        """End when the host has been silent for too long.
+
+        After a pause of the whole box the clock has moved but the pings wait unread, so
+        what is pending is read before the lease is judged.
+        """
+        if time.monotonic() - self.heard > self.lease:
+            self._on_input(0)
+        if time.monotonic() - self.heard > self.lease:
+            self.end(f"no word from the host for {self.lease:.0f} s")
+        self.after(1.0, self._check_lease)
+
+    def fatal(self, reason: str) -> None:
+        """Say why and end: the host broke the protocol."""
+        self._write(encode_json(frame.FATAL, 0, {"reason": reason[:1000]}))
+        self.end(reason)
+
+    def end(self, reason: str) -> NoReturn:
+        """The loop is over. Process 1 takes every process of the box with it."""
+        for call in list(self.calls.values()):
+            call.abandon()
+        processes.kill_everything()
+        sys.stderr.write(f"executor agent: {reason}\n")
+        os._exit(0)
+
+    # ── calls ──
+
+    def _on_call(self, channel: int, arguments: dict[str, Any]) -> None:
+        if channel in self.calls or channel in self.incoming:
+            raise FrameError(f"channel {channel} is in use")
+        if self.workspace is None:
+            raise FrameError("a call before HELLO")
+        missing = int(arguments.pop("body", 0))
+        if not missing:
+            self.start(channel, arguments, b"")
+        elif missing > MAX_BODY or self.waiting_bytes + missing > MAX_WAITING:
+            # The bytes still come; the channel takes and drops them.
+            self.incoming[channel] = Incoming({}, missing)
+            message = f"the input has {missing} bytes, at most {MAX_BODY} can be taken"
+            self.fail(channel, Failure("TOO_LARGE", message))
+        else:
+            self.waiting_bytes += missing
+            self.incoming[channel] = Incoming(arguments, missing)
+
+    def _on_body(self, channel: int, payload: bytes) -> None:
+        incoming = self.incoming.get(channel)
+        if incoming is None:
+            return  # cancelled meanwhile
+        incoming.missing -= len(payload)
+        if incoming.arguments:
+            incoming.body += payload
+        if incoming.missing > 0:
+            return
+        del self.incoming[channel]
+        if incoming.arguments:
+            self.waiting_bytes -= len(incoming.body) + incoming.missing
+            self.start(channel, incoming.arguments, bytes(incoming.body))
+
+    def _on_cancel(self, channel: int) -> None:
+        incoming = self.incoming.pop(channel, None)
+        if incoming is not None and incoming.arguments:
+            self.waiting_bytes -= len(incoming.body) + incoming.missing
+            self.fail(channel, Failure("CANCELLED", "cancelled before it began"))
+        call = self.calls.get(channel)
+        if call is not None:
+            call.cancel()
+
+    def start(self, channel: int, arguments: dict[str, Any], body: bytes) -> None:
+        """Take up a call: answer it, or keep it running."""
+        try:
+            name = arguments.pop("op")
+            if name == "run":
+                self.commands.start(channel, arguments, body)
+                return
+            outcome = self._operation(name)(self.workspace, arguments, body)
+            if isinstance(outcome, tuple):
+                self.reply(channel, *outcome)
+                return
+            task = Task(self, channel, outcome)
+            self.calls[channel] = task
+            self.runnable.append(task)
+        except Exception as error:  # one faulty call must not end the box
+            self.fail(channel, as_failure(error))
+
+    def _operation(self, name: str) -> Any:
+        operation = self.operations.get(name)
+        if operation is None:
+            from .search import OPERATIONS  # on first use: most of an idle box's memory is code
+
+            self.operations.update(OPERATIONS)
+            operation = self.operations.get(name)
+        if operation is None:
+            raise Failure("INTERNAL", f"unknown operation {name!r}")
+        return operation
+
+    def reply(self, channel: int, value: dict[str, Any], data: bytes = b"") -> None:
+        """End a call with its answer."""
+        self.calls.pop(channel, None)
+        tail = encode_json(frame.REPLY, channel, {"ok": value})
+        if len(data) <= frame.MAX_PAYLOAD:
+            self.send(encode(frame.DATA, channel, data) + tail if data else tail)
+            return
+        for piece in frame.split(data):
+            self.send(encode(frame.DATA, channel, piece))
+        self.send(tail)
+
+    def fail(self, channel: int, failure: Failure) -> None:
+        """End a call with an error."""
+        self.calls.pop(channel, None)
+        error = {"code": failure.code, "message": failure.message, "details": failure.details}
+        self.send(encode_json(frame.REPLY, channel, {"error": error}))
+
+    # ── operations that take several steps ──
+
+    def _advance_tasks(self) -> None:
+        until = time.monotonic() + SLICE
+        while self.runnable and time.monotonic() < until:
+            task = self.runnable.pop(0)
+            if task.advance() and not task.is_waiting:
+                self.runnable.append(task)
+
+
+class Task:
+    """An operation that gives way, and the program that it may be running."""
+
+    def __init__(self, service: Service, channel: int, steps: Steps) -> None:
+        self.service = service
+        self.channel = channel
+        self.steps: Generator[Any, Any, Any] = steps
+        self.credit = 0
+        self.is_waiting = False
+        self.pid = 0
+        self.out = self.err = -1
+        self.stderr = b""
+        self.status: int | None = None
+        self.value: bytes | Exit | None = None
+
+    def advance(self) -> bool:
+        """Run to the next yield; False when the operation is over."""
+        value, self.value = self.value, None
+        try:
+            request = self.steps.send(value)
+        except StopIteration as stop:
+            reply, data = stop.value
+            self._finish(lambda: self.service.reply(self.channel, reply, data))
+            return False
+        except Exception as error:
+            failure = as_failure(error)
+            self._finish(lambda: self.service.fail(self.channel, failure))
+            return False
+        if isinstance(request, Command):
+            return self._start(request)
+        if self.pid:
+            self._next_piece()
+        return True
+
+    def cancel(self) -> None:
+        """End the operation and answer that it was cancelled."""
+        failure = Failure("CANCELLED", "cancelled")
+        self._finish(lambda: self.service.fail(self.channel, failure))
+
+    def abandon(self) -> None:
+        """The box ends: let the operation clean up."""
+        self.steps.close()
+
+    def _finish(self, answer: Callable[[], None]) -> None:
+        if self in self.service.runnable:
+            self.service.runnable.remove(self)
+        self.is_waiting = True
+        self.steps.close()
+        if self.pid and self.status is None:
+            processes.send(self.pid, signal.SIGKILL)
+            self.service.children[self.pid] = _nothing_more
+        self._close_pipes()
+        answer()
+
+    def _close_pipes(self) -> None:
+        for descriptor in (self.out, self.err):
+            if descriptor >= 0:
+                self.service.forget(descriptor)
+                os.close(descriptor)
+        self.out = self.err = -1
+
+    def _start(self, command: Command) -> bool:
+        self._close_pipes()
+        self.status, self.stderr = None, b""
+        self.out, out = os.pipe2(os.O_CLOEXEC)
+        self.err, err = os.pipe2(os.O_CLOEXEC)
+        try:
+            root = self.service.settings["root"]
+            environment = {"PATH": os.defpath, "LANG": "C.UTF-8"}
+            argv = command.argv
+            self.pid = processes.spawn(argv[0], argv, environment, root, out, err)
+        except OSError as error:
+            failure = processes.start_failure(error, os.path.basename(command.argv[0]))
+            self.pid = 0
+            self._finish(lambda: self.service.fail(self.channel, failure))
+            return False
+        finally:
+            os.close(out)
+            os.close(err)
+        os.set_blocking(self.out, False)
+        os.set_blocking(self.err, False)
+        self.service.children[self.pid] = self._on_exit
+        self.service.watch(self.err, select.EPOLLIN, self._on_stderr)
+        self._next_piece()
+        return True
+
+    def _next_piece(self) -> None:
+        """Have the next output, or wait for it."""
+        if self.out < 0 and self.status is None:
+            self.is_waiting = True
+            return
+        if self.out < 0:
+            self.value = Exit(self.status or 0, self.stderr)
+            self.pid = 0
+            return
+        try:
+            piece = os.read(self.out, CHUNK)
+        except BlockingIOError:
+            self.is_waiting = True
+            if self.out not in self.service.reactions:
+                self.service.watch(self.out, select.EPOLLIN, self._on_stdout)
+            return
+        if piece:
+            self.value = piece
+            return
+        self.service.forget(self.out)
+        os.close(self.out)
+        self.out = -1
+        self._next_piece()
+
+    def _resume(self) -> None:
+        self.is_waiting = False
+        self._next_piece()
+        if not self.is_waiting:
+            self.service.runnable.append(self)
+
+    def _on_stdout(self, events: int) -> None:
+        self.service.forget(self.out)
+        self._resume()
+
+    def _on_stderr(self, events: int) -> None:
+        try:
+            piece = os.read(self.err, CHUNK)
+        except BlockingIOError:
+            return
+        self.stderr = (self.stderr + piece)[: 64 << 10]
+        if not piece:
+            self.service.forget(self.err)
+            os.close(self.err)
+            self.err = -1
+
+    def _on_exit(self, status: int) -> None:
+        self.status = status
+        if self.err >= 0:
+            self._on_stderr(0)
+        if self.is_waiting and self.out < 0:
+            self._resume()
+
+
+def as_failure(error: Exception) -> Failure:
+    """Any exception of an operation as the error that the host is told."""
+    if isinstance(error, Failure):
+        return error
+    if isinstance(error, (KeyError, TypeError, ValueError)):
+        return Failure("INTERNAL", f"the agent could not use the arguments: {error!r}"[:500])
+    return Failure("INTERNAL", f"the agent failed: {error!r}"[:500])
+
+
+def _nothing(number: int, stack: Any) -> None:
+    """A handler must exist for the wake-up descriptor to be written."""
+
+
+def _nothing_more(status: int) -> None:
+    """The process was ended on purpose; nobody asks for its status."""
+
+
+def _content_hash() -> str:
+    try:
+        with open(RUNTIME + "/hash", encoding="ascii") as file:
+            return file.read(200).strip()
+    except OSError:
+        return ""
+
+
+def serve(source: int, sink: int) -> None:
+    """Say READY and serve the host until its stream ends."""
+    os.umask(0o022)
+    os.chdir("/")
+    service = Service(source, sink)
+    version = ".".join(map(str, sys.version_info[:3]))
+    ready = {"hash": _content_hash(), "pid": os.getpid(), "python": version}
+    service.send(encode_json(frame.READY, 0, ready))
+    from . import commands, workspace  # noqa: F401  (while the host reads READY)
+
+    service.run()

@@ -1,0 +1,128 @@
+"""The output of one stream of a command: all of it counted, head and tail kept.
+
+The first 64 KiB stay in memory, since most commands say less. Then the output goes to
+an unlinked file of at most `cap` bytes: its first half fills once, its second half is a
+ring. Whatever is printed, a command costs `cap` bytes at the most, and the writer is
+never held up.
+"""
+
+import os
+
+MEMORY = 64 << 10
+CAP = 16 << 20
+
+
+class Spool:
+    """Takes bytes, gives the first and the last of them.
+
+    Args:
+        directory: where the unlinked file is made when it is needed.
+        cap: bytes on disk at the most.
+    """
+
+    __slots__ = ("_cap", "_directory", "_file", "_memory", "_stored_head", "_tail", "total")
+
+    def __init__(self, directory: str, cap: int = CAP) -> None:
+        self._directory = directory
+        self._cap = cap
+        self._memory: bytearray | None = bytearray()
+        self._stored_head = b""
+        self._tail = bytearray()
+        self._file = -1
+        self.total = 0
+
+    def write(self, data: bytes) -> None:
+        """Take the next bytes. Never fails: what can't be stored is only counted."""
+        start = self.total
+        self.total += len(data)
+        if self._memory is not None:
+            if self.total <= MEMORY:
+                self._memory += data
+                return
+            self._leave_memory(start)
+        if self._file >= 0:
+            try:
+                self._put(start, data)
+                return
+            except OSError:
+                self._keep_in_memory(start)
+        self._tail += data[-MEMORY:]
+        if len(self._tail) > 2 * MEMORY:
+            del self._tail[:-MEMORY]
+
+    def ends(self, head: int, tail: int) -> tuple[bytes, bytes]:
+        """The first `head` and the last `tail` bytes; all in the first part if it fits."""
+        if self._memory is not None:
+            kept = bytes(self._memory)
+            if self.total <= head + tail:
+                return kept, b""
+            return kept[:head], kept[len(kept) - tail :] if tail else b""
+        if self._file < 0:
+            return bytes(self._stored_head[:head]), bytes(self._tail[-tail:]) if tail else b""
+        head, tail = min(head, self._cap // 2), min(tail, self._cap // 2)
+        if self.total <= head + tail:
+            return self._get(0, self.total), b""
+        return self._get(0, head), self._get(self.total - tail, tail)
+
+    def close(self) -> None:
+        """Free the file."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    # ── the file ──
+
+    def _leave_memory(self, start: int) -> None:
+        """Move what is in memory to the file, or keep it as the head if there can be none."""
+        kept = bytes(self._memory or b"")
+        self._memory = None
+        self._stored_head = kept
+        try:
+            self._file = os.open(self._directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            self._put(0, kept)
+        except OSError:
+            self._keep_in_memory(start)
+
+    def _keep_in_memory(self, position: int) -> None:
+        """The file can take no more (full tmpfs): go on with 64 KiB of head and of tail."""
+        if self._file >= 0:
+            kept = min(position, MEMORY)
+            try:
+                self._tail = bytearray(self._get(position - kept, kept))
+            except OSError:
+                self._tail = bytearray()
+            self.close()
+        else:
+            self._tail = bytearray(self._stored_head)
+
+    def _place(self, position: int) -> tuple[int, int]:
+        """Where the output's byte `position` is in the file, and how far one piece goes."""
+        half = self._cap // 2
+        if position < half:
+            return position, half - position
+        offset = (position - half) % half
+        return half + offset, half - offset
+
+    def _put(self, position: int, data: bytes) -> None:
+        half = self._cap // 2
+        if len(data) > half and position >= half:
+            position += len(data) - half
+            data = data[-half:]
+        view = memoryview(data)
+        while view:
+            place, room = self._place(position)
+            written = os.pwrite(self._file, view[:room], place)
+            view = view[written:]
+            position += written
+
+    def _get(self, position: int, size: int) -> bytes:
+        pieces = []
+        while size > 0:
+            place, room = self._place(position)
+            piece = os.pread(self._file, min(size, room), place)
+            if not piece:
+                break
+            pieces.append(piece)
+            position += len(piece)
+            size -= len(piece)
+        return b"".join(pieces)

@@ -1,0 +1,121 @@
+"""Every exception of the package, and the closed set of error codes.
+
+ExecutorError
+├── ConfigError            bad options, files or environment; holds every fault at once
+├── ToolError              becomes the error result of one call
+└── SandboxError           the container is thrown away
+    ├── EngineError        the engine refused or failed
+    │   ├── EngineUnavailable   nothing answers
+    │   └── ImageNotFound       the image is neither here nor to be had
+    ├── SandboxUnavailable      no box could be started
+    ├── AgentLost               the box ended or no longer answers
+    └── ProtocolError           the agent sent what no agent of ours sends
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+
+class Code(StrEnum):
+    """Why a call failed. Closed: a host may switch over it."""
+
+    INVALID_ARGUMENTS = "INVALID_ARGUMENTS"
+    INVALID_PATH = "INVALID_PATH"
+    FILE_NOT_FOUND = "FILE_NOT_FOUND"
+    NOT_A_FILE = "NOT_A_FILE"
+    PERMISSION_DENIED = "PERMISSION_DENIED"
+    NOT_READ = "NOT_READ"
+    CONFLICT = "CONFLICT"
+    NO_MATCH = "NO_MATCH"
+    AMBIGUOUS = "AMBIGUOUS"
+    EXISTS = "EXISTS"
+    TOO_LARGE = "TOO_LARGE"
+    UNSUPPORTED = "UNSUPPORTED"
+    UNKNOWN_TOOL = "UNKNOWN_TOOL"
+    DISABLED = "DISABLED"
+    APPROVAL_REQUIRED = "APPROVAL_REQUIRED"
+    REJECTED = "REJECTED"
+    TIMEOUT = "TIMEOUT"
+    CANCELLED = "CANCELLED"
+    EXECUTION_ERROR = "EXECUTION_ERROR"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    LIMIT = "LIMIT"
+    NO_SPACE = "NO_SPACE"
+    NETWORK_DENIED = "NETWORK_DENIED"
+    NETWORK_ERROR = "NETWORK_ERROR"
+    NOT_FOUND = "NOT_FOUND"
+    SANDBOX_UNAVAILABLE = "SANDBOX_UNAVAILABLE"
+    SANDBOX_LOST = "SANDBOX_LOST"
+    PROTOCOL_ERROR = "PROTOCOL_ERROR"
+    INTERNAL = "INTERNAL"
+
+
+class ExecutorError(Exception):
+    """The root: catch this to catch everything that this package raises on purpose."""
+
+
+class ConfigError(ExecutorError):
+    """The options, files or environment are wrong; nothing was started.
+
+    Attributes:
+        faults: every fault found, one sentence each, with where it is and the mend.
+    """
+
+    def __init__(self, faults: Sequence[str] | str) -> None:
+        self.faults: tuple[str, ...] = (faults,) if isinstance(faults, str) else tuple(faults)
+        super().__init__("\n".join(self.faults))
+
+
+class ToolError(ExecutorError):
+    """One call failed; the loop goes on.
+
+    Attributes:
+        code: the reason, from the closed set.
+        details: JSON-able facts for a program.
+    """
+
+    def __init__(self, code: Code, message: str, details: Mapping[str, Any] | None = None) -> None:
+        self.code = code
+        self.details: dict[str, Any] | None = dict(details) if details is not None else None
+        super().__init__(message)
+
+
+class SandboxError(ExecutorError):
+    """The box is unusable: it could not be had, or it was lost.
+
+    Attributes:
+        code: what a call that met this error reports.
+    """
+
+    code: Code = Code.SANDBOX_UNAVAILABLE
+
+
+class EngineError(SandboxError):
+    """The container engine refused a request or failed while serving it."""
+
+
+class EngineUnavailable(EngineError):
+    """No container engine answers at the address."""
+
+
+class ImageNotFound(EngineError):
+    """The image is not on the engine and can't be had."""
+
+
+class SandboxUnavailable(SandboxError):
+    """No box could be started for the loop."""
+
+
+class AgentLost(SandboxError):
+    """The box ended, or its agent no longer answers. Processes and `/tmp` are gone."""
+
+    code = Code.SANDBOX_LOST
+
+
+class ProtocolError(SandboxError):
+    """The agent broke the protocol; its box is ended, no other is touched."""
+
+    code = Code.PROTOCOL_ERROR

@@ -1,0 +1,272 @@
+"""Values that cross layers: what is asked of a loop, and what comes back."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from executor.errors import Code, ConfigError
+
+Block: TypeAlias = dict[str, Any]
+"""One Anthropic `tool_result` content block."""
+
+MOUNT = "/workspace"
+"""Where the worktree is inside every box."""
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_EXEC_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+MARKER = "EXECUTOR_CALL"
+"""The environment variable that marks the processes of a call; reserved."""
+
+
+class Access(StrEnum):
+    """What a tool touches; permissions and scheduling are decided from it."""
+
+    READ = "read"
+    WRITE = "write"
+    EXEC = "exec"
+    NETWORK = "network"
+    SESSION = "session"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One tool call of a model."""
+
+    id: str
+    name: str
+    input: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a call came to. `to_line` is the contract of `executor run`'s output.
+
+    Attributes:
+        content: what the model is shown.
+        is_error: the tool failed, or the command ended with another code than 0.
+        code: why, from the closed set; null on success.
+        structured: the same as data, for a program.
+        truncated: something was left out of `content`.
+        total_bytes: size of the whole output in bytes, where it is known.
+        spill: where the loop can read the whole output; null if it was not kept.
+        duration_ms: milliseconds from the call's start to its result.
+        details: JSON-able facts about an error or a notice.
+    """
+
+    id: str | None
+    name: str | None
+    content: str | list[Block]
+    is_error: bool = False
+    code: Code | None = None
+    structured: dict[str, Any] | None = None
+    truncated: bool = False
+    total_bytes: int | None = None
+    spill: str | None = None
+    duration_ms: float = 0.0
+    details: dict[str, Any] | None = None
+
+    def to_line(self) -> str:
+        """The result as one line of JSON, without the line's end."""
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        fields["duration_ms"] = round(self.duration_ms, 3)
+        return json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace").decode()
+
+
+# ─── events of `Loop.stream` ────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stamp:
+    exec_id: str = ""
+    seq: int = 0
+    monotonic_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallStarted(_Stamp):
+    """The call was taken up."""
+
+    call: Call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output(_Stamp):
+    """Live output of a running command. Best effort: the result is what counts."""
+
+    call_id: str
+    channel: Literal["stdout", "stderr"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneOpened(_Stamp):
+    """A box was opened for the loop."""
+
+    lane: str
+    sandbox: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneLost(_Stamp):
+    """A box was lost; its processes and its `/tmp` are gone."""
+
+    lane: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskCompleted(_Stamp):
+    """The model called `complete_task`."""
+
+    summary: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished(_Stamp):
+    """The call has its result."""
+
+    result: Result
+
+
+Event: TypeAlias = CallStarted | Output | LaneOpened | LaneLost | TaskCompleted | Finished
+
+
+# ─── what a loop is given ───────────────────────────────────────────────────────────
+
+
+def parse_size(text: str | int) -> int:
+    """`2g`, `512m`, `64MiB` or a number of bytes → bytes (units are powers of 1024).
+
+    Raises:
+        ConfigError: not a size.
+    """
+    if isinstance(text, int):
+        return text
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ConfigError(f"{text!r} is not a size; write for example 512m or 2g")
+    return int(float(match[1]) * _UNITS[match[2].lower()])
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one box may use.
+
+    Attributes:
+        memory: bytes (or `2g`), hard; swap is off. At least 64 MiB.
+        cpus: cores.
+        pids: processes and threads.
+        call_timeout: seconds that a command may take when it names no timeout; None = the
+            catalog's value.
+        max_seconds: seconds that the loop may take in all; None = a day.
+        file_bytes: the largest file that a process may write.
+        open_files: descriptors a process.
+    """
+
+    memory: int | str = "4g"
+    cpus: float = 2.0
+    pids: int = 512
+    call_timeout: float | None = None
+    max_seconds: float | None = None
+    file_bytes: int | str = "20g"
+    open_files: int = 16384
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory limit in bytes."""
+        return parse_size(self.memory)
+
+    def faults(self) -> list[str]:
+        """Everything that is wrong with these limits, one sentence each."""
+        found: list[str] = []
+        for name in ("memory", "file_bytes"):
+            try:
+                size = parse_size(getattr(self, name))
+            except ConfigError as error:
+                found.append(f"{name}: {error}")
+                continue
+            if name == "memory" and size < 64 << 20:
+                found.append(f"memory: {self.memory} is too small; give at least 64m")
+        if not 0.01 <= self.cpus <= 4096:
+            found.append(f"cpus: {self.cpus} is out of range; give 0.01 or more")
+        if self.pids < 16:
+            found.append(f"pids: {self.pids} is too small for a shell; give at least 16")
+        for name in ("call_timeout", "max_seconds"):
+            seconds = getattr(self, name)
+            if seconds is not None and not 0 < seconds < float("inf"):
+                found.append(f"{name}: {seconds} must be more than 0 seconds")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSpec:
+    """One loop: its worktree and how it is boxed.
+
+    Attributes:
+        worktree: a directory on the engine's host; bind-mounted at `/workspace`.
+        limits: what the box may use.
+        toolset: the names and schemas shown to the model.
+        loop_type: restricts the tools to the catalog's list; None = all of the toolset.
+        mode: permission mode.
+        image: a name of ours (`base`, `heavy`) or any image on the engine.
+        runtime: the engine's runtime; None = its default.
+        environment: variables for every command.
+        uid: run as this uid and gid instead of the worktree owner's.
+        exec_id: name of the loop; generated when absent.
+        tenant: label for hosts that serve several.
+    """
+
+    worktree: Path | str
+    limits: Limits = field(default_factory=Limits)
+    toolset: str = "standard"
+    loop_type: str | None = None
+    mode: str = "bypass"
+    image: str = "base"
+    runtime: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    uid: int | None = None
+    exec_id: str | None = None
+    tenant: str = "default"
+
+    def faults(self) -> list[str]:
+        """Everything that is wrong with this specification, one sentence each."""
+        found = [*self.limits.faults(), *environment_faults(self.environment)]
+        path = Path(self.worktree)
+        if not path.exists():
+            found.append(f"worktree: {path} does not exist; give an existing directory")
+        elif not path.is_dir():
+            found.append(f"worktree: {path} is not a directory")
+        if self.exec_id is not None and not _EXEC_ID.fullmatch(self.exec_id):
+            found.append(
+                f"exec_id: {self.exec_id!r} is not allowed; use 1 to 64 of a-z 0-9 . _ - "
+                "and start with a letter or digit"
+            )
+        if self.uid is not None and not 0 <= self.uid < 2**31:
+            found.append(f"uid: {self.uid} is out of range")
+        return found
+
+    def with_exec_id(self, exec_id: str) -> LoopSpec:
+        """The same specification under this name."""
+        return replace(self, exec_id=exec_id)
+
+
+def environment_faults(environment: Mapping[str, str]) -> list[str]:
+    """What is wrong with variables meant for commands inside the box."""
+    found: list[str] = []
+    for name, value in environment.items():
+        if name == MARKER:
+            found.append(f"environment: {name} is reserved for the executor")
+        elif not _ENVIRONMENT_NAME.fullmatch(name):
+            found.append(f"environment: {name!r} is not a variable name")
+        elif "\0" in value:
+            found.append(f"environment: the value of {name} holds a NUL character")
+    return found

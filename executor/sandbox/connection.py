@@ -1,0 +1,393 @@
+"""The near half of the wire: calls out, answers in, and a watch over the far half.
+
+Nothing that the agent sends is believed: lengths and kinds are capped and closed, an
+answer must belong to a call that waits for it, and no field of an answer is ever used
+as a path, address, command or class of the host. Any fault loses this box only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, NoReturn, Protocol, TypeAlias
+
+from executor.agent import frame
+from executor.agent.frame import FrameError, Parser, encode, encode_json
+from executor.errors import AgentLost, Code, ProtocolError, SandboxError, ToolError
+
+OnOutput: TypeAlias = Callable[[Literal["stdout", "stderr"], bytes], None]
+
+_CODES = frozenset(code.value for code in Code)
+
+MAX_ANSWER = 40 << 20
+"""Bytes of data that one answer may bring: twice a spool's kept halves, and some."""
+MAX_MESSAGE = 4000
+"""Characters of an error message that are kept."""
+LIVE_CREDIT = 1 << 20
+"""Bytes of live output under way at the most; the agent's own start value."""
+CANCEL_MARGIN = 8.0
+"""Seconds on top of the grace in which a cancelled or timed out call must answer."""
+PING_INTERVAL = 5.0
+PING_PATIENCE = 10.0
+"""Seconds without an answer after which a box counts as lost."""
+
+
+class Writer(Protocol):
+    """The sending end of a stream to an agent."""
+
+    def write(self, data: bytes) -> None:
+        """Send, or keep until it can be sent."""
+
+    def close(self) -> None:
+        """End the stream; the agent ends with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an operation of the agent came to. Untrusted."""
+
+    value: dict[str, Any]
+    data: bytes
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A call that has no answer yet."""
+
+    future: asyncio.Future[Answer]
+    on_output: OnOutput | None
+    pieces: list[bytes] = field(default_factory=list)
+    size: int = 0
+    live: int = 0
+    expired: float | None = None
+
+
+class Connection:
+    """One agent's stream.
+
+    Args:
+        hash: the runtime's content hash that READY must repeat; None takes any.
+        on_lost: called once when the stream is lost: the owner finds the cause, ends the
+            box, and calls `fail_waiting`.
+    """
+
+    def __init__(self, hash: str | None, on_lost: Callable[[SandboxError], Any]) -> None:
+        self._hash = hash
+        self._on_lost = on_lost
+        self._parser = Parser(frame.TO_HOST)
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[int, _Waiting] = {}
+        self._channel = 0
+        self._ready: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        self._pong: asyncio.Event = asyncio.Event()
+        self._pings = 0
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._writer: Writer | None = None
+        self._error: SandboxError | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self.stderr = b""
+
+    # ── the stream's side ──
+
+    def connected(self, writer: Writer) -> None:
+        """The stream is there."""
+        self._writer = writer
+
+    def pause(self) -> None:
+        """The stream takes no more for now; calls wait with their input."""
+        self._writable.clear()
+
+    def resume(self) -> None:
+        """The stream takes bytes again."""
+        self._writable.set()
+
+    def received(self, data: bytes) -> None:
+        """Bytes from the agent."""
+        if self._error is not None:
+            return
+        try:
+            for kind, channel, payload in self._parser.feed(data):
+                self._on_frame(kind, channel, payload)
+        except (FrameError, ProtocolError) as error:
+            self.lose(ProtocolError(f"the agent broke the protocol: {error}"))
+
+    def received_stderr(self, data: bytes) -> None:
+        """What the agent or the runtime says beside the stream: the last 8 KiB are kept."""
+        self.stderr = (self.stderr + data)[-8192:]
+
+    def closed(self, reason: str) -> None:
+        """The stream ended."""
+        self.lose(AgentLost(reason))
+
+    def lose(self, error: SandboxError) -> None:
+        """End everything that waits, once. The owner is asked to end the box."""
+        if self._error is not None:
+            return
+        self._error = error
+        self._writable.set()
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._writer is not None:
+            self._writer.close()
+        self._on_lost(error)
+
+    def fail_waiting(self, error: SandboxError) -> None:
+        """Give every waiting call its end; `error` has the cause by now."""
+        self._error = error
+        if not self._ready.done():
+            self._ready.set_exception(error)
+            self._ready.exception()  # retrieved here: nobody may be waiting for it
+        for waiting in self._waiting.values():
+            if not waiting.future.done():
+                waiting.future.set_exception(error)
+                waiting.future.exception()
+        self._waiting.clear()
+
+    @property
+    def error(self) -> SandboxError | None:
+        """Why the box is lost; None while it lives."""
+        return self._error
+
+    # ── frames ──
+
+    def _on_frame(self, kind: int, channel: int, payload: bytes) -> None:
+        if kind == frame.REPLY:
+            self._on_reply(channel, payload)
+        elif kind == frame.DATA:
+            self._on_data(channel, payload)
+        elif kind == frame.STDOUT or kind == frame.STDERR:
+            self._on_live(kind, channel, payload)
+        elif kind == frame.PONG:
+            if payload == str(self._pings).encode():
+                self._pong.set()
+        elif kind == frame.READY:
+            self._on_ready(_json(payload))
+        else:
+            reason = str(_json(payload).get("reason"))[:MAX_MESSAGE]
+            raise ProtocolError(f"it gave up: {reason!a}")
+
+    def _on_ready(self, value: dict[str, Any]) -> None:
+        if self._ready.done():
+            raise ProtocolError("a second READY")
+        if self._hash is not None and value.get("hash") != self._hash:
+            raise ProtocolError("READY names another runtime than the one that was mounted")
+        self._ready.set_result(value)
+
+    def _taken(self, channel: int) -> _Waiting:
+        waiting = self._waiting.get(channel)
+        if waiting is None:
+            raise ProtocolError(f"an answer to call {channel}, which is not waiting")
+        return waiting
+
+    def _on_data(self, channel: int, payload: bytes) -> None:
+        waiting = self._taken(channel)
+        waiting.size += len(payload)
+        if waiting.size > MAX_ANSWER:
+            raise ProtocolError(f"an answer of more than {MAX_ANSWER} bytes")
+        waiting.pieces.append(payload)
+
+    def _on_live(self, kind: int, channel: int, payload: bytes) -> None:
+        waiting = self._taken(channel)
+        waiting.live += len(payload)
+        if waiting.on_output is None or waiting.live > LIVE_CREDIT:
+            raise ProtocolError("live output that was not asked for")
+        waiting.on_output("stdout" if kind == frame.STDOUT else "stderr", payload)
+        if waiting.live > LIVE_CREDIT // 2:
+            self._send(encode_json(frame.CREDIT, channel, {"bytes": waiting.live}))
+            waiting.live = 0
+
+    def _on_reply(self, channel: int, payload: bytes) -> None:
+        waiting = self._taken(channel)
+        value = _json(payload)
+        outcome = _outcome(value, waiting)
+        del self._waiting[channel]
+        if waiting.future.done():
+            return
+        if isinstance(outcome, ToolError):
+            waiting.future.set_exception(outcome)
+            waiting.future.exception()
+        else:
+            waiting.future.set_result(outcome)
+
+    # ── the caller's side ──
+
+    async def hello(self, settings: dict[str, Any], timeout: float) -> dict[str, Any]:
+        """Wait for READY, give the agent its settings, begin to watch it.
+
+        Args:
+            timeout: seconds that the agent may take to come up.
+
+        Raises:
+            AgentLost: it did not.
+            ProtocolError: it is not the agent that was mounted.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                ready = await asyncio.shield(self._ready)
+        except TimeoutError:
+            self.lose(AgentLost(f"the agent did not come up within {timeout:.0f} s"))
+            ready = await self._ready
+        self._send(encode_json(frame.HELLO, 0, settings))
+        self._watch = self._loop.create_task(self._keep_watch())
+        return ready
+
+    async def request(
+        self,
+        op: str,
+        arguments: dict[str, Any],
+        body: bytes = b"",
+        *,
+        timeout: float | None = None,
+        grace: float = 0.0,
+        on_output: OnOutput | None = None,
+    ) -> Answer:
+        """Have one operation done.
+
+        Args:
+            op: the operation's name.
+            arguments: JSON-able.
+            body: its input.
+            timeout: seconds that it may take. The agent ends a command by itself, other
+                operations are ended from here; a call that is not ended within `grace` and
+                a margin after that costs the box.
+            grace: seconds between TERM and KILL.
+            on_output: takes live output while the command runs.
+
+        Raises:
+            ToolError: the operation failed.
+            SandboxError: the box is lost.
+        """
+        if not self._writable.is_set():
+            await self._writable.wait()
+        if self._error is not None:
+            raise self._error
+        self._channel += 1
+        channel = self._channel
+        frames = _call(channel, {"op": op, **arguments}, body)
+        waiting = _Waiting(self._loop.create_future(), on_output)
+        self._waiting[channel] = waiting
+        self._send(frames)
+        deadline = None
+        if timeout is not None and op == "run":  # which the agent ends by itself
+            seconds = timeout + grace + CANCEL_MARGIN
+            deadline = self._loop.call_later(seconds, self._overdue, channel, timeout)
+        elif timeout is not None:
+            deadline = self._loop.call_later(timeout, self._expire, channel, timeout)
+        try:
+            return await waiting.future
+        except asyncio.CancelledError:
+            await self._cancel(channel, waiting, grace)
+            raise
+        finally:
+            if deadline is not None:
+                deadline.cancel()
+
+    async def _cancel(self, channel: int, waiting: _Waiting, grace: float) -> None:
+        """End the call in the box before the cancellation goes on."""
+        if channel not in self._waiting:
+            return
+        self._send(encode(frame.CANCEL, channel))
+        ended: asyncio.Future[Answer] = self._loop.create_future()
+        waiting.future = ended
+        with contextlib.suppress(ToolError, SandboxError):
+            try:
+                async with asyncio.timeout(grace + CANCEL_MARGIN):
+                    await ended
+            except TimeoutError:
+                self._overdue(channel, grace)
+
+    def _expire(self, channel: int, timeout: float) -> None:
+        """End an operation that takes too long; one that can't be ended costs the box."""
+        waiting = self._waiting.get(channel)
+        if waiting is not None:
+            waiting.expired = timeout
+            self._send(encode(frame.CANCEL, channel))
+            self._loop.call_later(CANCEL_MARGIN, self._overdue, channel, timeout)
+
+    def _overdue(self, channel: int, timeout: float) -> None:
+        if channel not in self._waiting:
+            return
+        self.lose(
+            AgentLost(f"a call of at most {timeout:g} s was not ended by the agent; box killed")
+        )
+
+    def close(self) -> None:
+        """End the stream and with it the agent."""
+        self.lose(AgentLost("the sandbox was closed"))
+
+    def _send(self, data: bytes) -> None:
+        if self._writer is not None and self._error is None:
+            self._writer.write(data)
+
+    async def _keep_watch(self) -> None:
+        """Ping for as long as the box lives; one that stays silent is lost.
+
+        The pings also renew the agent's lease.
+        """
+        while True:
+            self._pings += 1
+            self._pong.clear()
+            self._send(encode(frame.PING, 0, str(self._pings).encode()))
+            # The second, short wait is for this process: it may itself have been stopped,
+            # and shall read what came meanwhile.
+            if not await self._answered(PING_PATIENCE) and not await self._answered(1.0):
+                reason = "stopped, starved or ended by a command"
+                self.lose(
+                    AgentLost(f"the agent did not answer for {PING_PATIENCE:.0f} s ({reason})")
+                )
+                return
+            await asyncio.sleep(PING_INTERVAL)
+
+    async def _answered(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._pong.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+def _call(channel: int, arguments: dict[str, Any], body: bytes) -> bytes:
+    if body:
+        arguments["body"] = len(body)
+    try:
+        head = encode_json(frame.CALL, channel, arguments)
+    except FrameError as error:
+        raise ToolError(Code.TOO_LARGE, f"the arguments are too long: {error}") from error
+    return head + b"".join(encode(frame.BODY, channel, piece) for piece in frame.split(body))
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _json(payload: bytes) -> dict[str, Any]:
+    """A control payload. Depth, digits and size are bounded by the decoder and the frame."""
+    try:
+        value = json.loads(payload, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"unreadable JSON: {type(error).__name__}") from error
+    if not isinstance(value, dict):
+        raise ProtocolError("JSON that is no object")
+    return value
+
+
+def _outcome(value: dict[str, Any], waiting: _Waiting) -> Answer | ToolError:
+    if set(value) == {"ok"} and isinstance(value["ok"], dict):
+        data = waiting.pieces[0] if len(waiting.pieces) == 1 else b"".join(waiting.pieces)
+        return Answer(value["ok"], data)
+    error = value.get("error")
+    if set(value) != {"error"} or not isinstance(error, dict):
+        raise ProtocolError("an answer that is neither ok nor error")
+    code, message, details = error.get("code"), error.get("message"), error.get("details")
+    if not isinstance(code, str) or code not in _CODES or not isinstance(message, str):
+        raise ProtocolError("an error with an unknown code")
+    if details is not None and not isinstance(details, dict):
+        raise ProtocolError("an error whose details are no object")
+    if waiting.expired is not None and code == Code.CANCELLED:
+        return ToolError(Code.TIMEOUT, f"not done within {waiting.expired:g} s; it was ended")
+    return ToolError(Code(code), message[:MAX_MESSAGE], details)

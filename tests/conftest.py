@@ -1,0 +1,79 @@
+"""Boxes over both transports: a bare agent process, and a container."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from executor.model import Limits, LoopSpec
+from executor.sandbox.box import Host, Sandbox, open_box
+from executor.sandbox.engine import Engine
+from executor.sandbox.reaper import Identity
+from executor.settings import Settings
+from tests.driver import Box, LoopThread
+from tests.local_box import open_local_box
+
+UID = 1000
+LIMITS = Limits(memory="512m", cpus=2, pids=128)
+
+
+@asynccontextmanager
+async def open_docker_box(spec: LoopSpec, state: Path) -> AsyncIterator[Sandbox]:
+    """A box of its own engine connection and identity."""
+    engine = await Engine.connect(Settings.load())
+    async with engine:
+        with Identity.claim(state) as identity:
+            async with open_box(Host(engine, identity), spec) as sandbox:
+                yield sandbox
+
+
+def make_worktree(path: Path) -> Path:
+    """An empty directory that belongs to an ordinary user where we may give it away."""
+    path.mkdir(parents=True, exist_ok=True)
+    if os.geteuid() == 0:
+        os.chown(path, UID, UID)
+    return path
+
+
+def docker_box(
+    thread: LoopThread, directory: Path, limits: Limits = LIMITS, exec_id: str = "test"
+) -> Box:
+    """A box over the worktree `directory/worktree`; open until the thread ends."""
+    root = make_worktree(directory / "worktree")
+    spec = LoopSpec(worktree=root, limits=limits, exec_id=exec_id)
+    sandbox = thread.enter(open_docker_box(spec, directory / "state"))
+    return Box(thread, sandbox, root, "docker")
+
+
+def local_box(thread: LoopThread, directory: Path) -> Box:
+    """An agent process over `directory/worktree`; open until the thread ends."""
+    root, scratch = directory / "worktree", directory / "scratch"
+    root.mkdir()
+    scratch.mkdir()
+    return Box(thread, thread.enter(open_local_box(root, scratch)), root, "local")
+
+
+@pytest.fixture
+def loop_thread() -> Iterator[LoopThread]:
+    """An event loop in a thread."""
+    with LoopThread() as thread:
+        yield thread
+
+
+@pytest.fixture(scope="module", params=["local", "docker"])
+def box(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
+    """One box a module, over each transport: what holds for one has to hold for the other."""
+    directory = tmp_path_factory.mktemp(request.param)
+    with LoopThread() as thread:
+        yield (local_box if request.param == "local" else docker_box)(thread, directory)
+
+
+@pytest.fixture(scope="module")
+def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
+    """One container a module."""
+    with LoopThread() as thread:
+        yield docker_box(thread, tmp_path_factory.mktemp("docker"))

@@ -1,0 +1,93 @@
+"""A real agent process on this machine, without a container: the `local` transport.
+
+Only for tests. The product has no path that runs a command on the host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import executor.agent
+from executor.errors import SandboxError
+from executor.sandbox.box import Sandbox
+from executor.sandbox.connection import Connection
+
+AGENT = Path(executor.agent.__file__).parent
+RIPGREP = shutil.which("rg", path=str(Path(sys.executable).parent))
+
+
+class ChildStream:
+    """The agent's pipes as the writing and reading end of a `Connection`."""
+
+    def __init__(self, child: asyncio.subprocess.Process, connection: Connection) -> None:
+        self._child = child
+        self._connection = connection
+        self._tasks = [
+            asyncio.ensure_future(self._read(child.stdout, connection.received)),
+            asyncio.ensure_future(self._read(child.stderr, connection.received_stderr)),
+        ]
+        connection.connected(self)
+
+    async def _read(self, pipe: asyncio.StreamReader | None, take: Any) -> None:
+        assert pipe is not None
+        while data := await pipe.read(1 << 16):
+            take(data)
+        if take == self._connection.received:
+            self._connection.closed("the agent's output ended")
+
+    def write(self, data: bytes) -> None:
+        """Send to the agent."""
+        assert self._child.stdin is not None
+        self._child.stdin.write(data)
+
+    def close(self) -> None:
+        """End the stream."""
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+
+
+@contextlib.asynccontextmanager
+async def open_local_box(root: Path, scratch: Path, lease: float = 30.0) -> AsyncIterator[Sandbox]:
+    """An agent over `root`; it and what it started are gone at the end."""
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-I",
+        "-S",
+        "-B",
+        str(AGENT),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={"PATH": "/usr/bin:/bin"},
+    )
+    connection = Connection(None, lambda error: connection.fail_waiting(error))
+    ChildStream(child, connection)
+    try:
+        await connection.hello(
+            {
+                "lease": lease,
+                "root": str(root),
+                "scratch": str(scratch),
+                "box": "local",
+                "ripgrep": RIPGREP,
+                "environment": {
+                    "PATH": "/usr/local/bin:/usr/bin:/bin",
+                    "HOME": str(scratch),
+                    "LANG": "C.UTF-8",
+                    "LC_ALL": "C.UTF-8",
+                },
+            },
+            timeout=20,
+        )
+        yield Sandbox("local", "local", connection, {})
+    finally:
+        with contextlib.suppress(SandboxError):
+            connection.close()
+        async with asyncio.timeout(10):
+            await child.wait()

@@ -1,0 +1,281 @@
+"""The near half against an agent that lies: scripted bytes in, typed errors out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from executor.agent import frame
+from executor.agent.frame import encode, encode_json
+from executor.errors import AgentLost, Code, ProtocolError, SandboxError, ToolError
+from executor.sandbox.connection import MAX_ANSWER, Connection
+
+HELLO = {"lease": 30.0}
+
+
+class Script:
+    """A stream whose far end is written by the test."""
+
+    def __init__(self) -> None:
+        self.sent = b""
+        self.is_closed = False
+
+    def write(self, data: bytes) -> None:
+        self.sent += data
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def play(scene: Callable[[Connection, Script], Awaitable[Any]]) -> Any:
+    """Run a scene with a connection that has said HELLO."""
+
+    async def run() -> Any:
+        script = Script()
+        connection = Connection("h", lambda error: connection.fail_waiting(error))
+        connection.connected(script)
+        connection.received(encode_json(frame.READY, 0, {"hash": "h"}))
+        await connection.hello(HELLO, 5)
+        try:
+            return await asyncio.wait_for(scene(connection, script), 20)
+        finally:
+            connection.close()
+
+    return asyncio.run(run())
+
+
+def outcome_of(*answer: bytes) -> Any:
+    """What a call on channel 1 comes to when the agent sends these bytes."""
+
+    async def scene(connection: Connection, script: Script) -> Any:
+        call = asyncio.ensure_future(connection.request("read", {}))
+        await asyncio.sleep(0)
+        for piece in answer:
+            connection.received(piece)
+        try:
+            return await call
+        except (ToolError, SandboxError) as error:
+            return error
+
+    return play(scene)
+
+
+def reply(value: Any, channel: int = 1) -> bytes:
+    """A REPLY frame."""
+    return encode_json(frame.REPLY, channel, value)
+
+
+def test_an_answer_brings_its_value_and_its_data() -> None:
+    """DATA frames before a REPLY are joined to its data."""
+    answer = outcome_of(
+        encode(frame.DATA, 1, b"ab"), encode(frame.DATA, 1, b"c"), reply({"ok": {}})
+    )
+    assert (answer.value, answer.data) == ({}, b"abc")
+
+
+def test_an_error_reply_is_a_tool_error() -> None:
+    """Code, message and details of the agent's error reach the caller."""
+    error = outcome_of(
+        reply({"error": {"code": "NO_SPACE", "message": "full", "details": {"a": 1}}})
+    )
+    assert isinstance(error, ToolError)
+    assert (error.code, str(error), error.details) == (Code.NO_SPACE, "full", {"a": 1})
+
+
+DEEP = b"[" * 100_000
+
+HOSTILE = {
+    "unknown id": reply({"ok": {}}, channel=7),
+    "unknown kind": frame.HEADER.pack(99, 1, 0),
+    "length over the cap": frame.HEADER.pack(frame.REPLY, 1, 0xFFFFFFFF),
+    "no JSON": encode(frame.REPLY, 1, b"{"),
+    "not UTF-8": encode(frame.REPLY, 1, b'{"ok": "\xff"}'),
+    "no object": reply([]),
+    "both outcomes": reply({"ok": {}, "error": None}),
+    "neither outcome": reply({}),
+    "ok of the wrong type": reply({"ok": []}),
+    "error of the wrong type": reply({"error": "x"}),
+    "unknown code": reply({"error": {"code": "HAPPY", "message": "x"}}),
+    "code of the wrong type": reply({"error": {"code": ["TIMEOUT"], "message": "x"}}),
+    "details of the wrong type": reply(
+        {"error": {"code": "TIMEOUT", "message": "x", "details": 3}}
+    ),
+    "NaN": encode(frame.REPLY, 1, b'{"ok": {"a": NaN}}'),
+    "Infinity": encode(frame.REPLY, 1, b'{"ok": {"a": -Infinity}}'),
+    "deep nesting": encode(frame.REPLY, 1, b'{"ok": {"a": ' + DEEP + b"}}"),
+    "a number of 5,000 digits": encode(frame.REPLY, 1, b'{"ok": {"a": ' + b"9" * 5000 + b"}}"),
+    "a second READY": encode_json(frame.READY, 0, {"hash": "h"}),
+    "live output unasked": encode(frame.STDOUT, 1, b"x"),
+    "giving up": encode_json(frame.FATAL, 0, {"reason": "\x1b]0;x\x07"}),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_answers_end_the_box_with_a_protocol_error(name: str) -> None:
+    """Statements J1 and J2: what no agent of ours sends costs the box, and nothing else."""
+    error = outcome_of(HOSTILE[name])
+    assert isinstance(error, ProtocolError), error
+    assert "\x1b" not in str(error)
+
+
+def test_a_duplicate_answer_ends_the_box() -> None:
+    """An id is good for one answer."""
+
+    async def scene(connection: Connection, script: Script) -> SandboxError | None:
+        call = asyncio.ensure_future(connection.request("read", {}))
+        await asyncio.sleep(0)
+        connection.received(reply({"ok": {}}) + reply({"ok": {}}))
+        await call
+        return connection.error
+
+    assert isinstance(play(scene), ProtocolError)
+
+
+def test_too_much_data_ends_the_box() -> None:
+    """An answer is bounded, whatever the agent sends."""
+    piece = encode(frame.DATA, 1, bytes(frame.MAX_PAYLOAD))
+    pieces = [piece] * (MAX_ANSWER // frame.MAX_PAYLOAD + 1)
+    assert isinstance(outcome_of(*pieces), ProtocolError)
+
+
+def test_another_runtime_is_refused() -> None:
+    """READY must repeat the hash of the volume that was mounted."""
+
+    async def run() -> None:
+        connection = Connection("h", lambda error: connection.fail_waiting(error))
+        connection.connected(Script())
+        connection.received(encode_json(frame.READY, 0, {"hash": "other"}))
+        with pytest.raises(ProtocolError, match="another runtime"):
+            await connection.hello(HELLO, 5)
+
+    asyncio.run(run())
+
+
+def test_an_agent_that_does_not_come_up_is_lost() -> None:
+    """The start has its own limit."""
+
+    async def run() -> None:
+        connection = Connection("h", lambda error: connection.fail_waiting(error))
+        connection.connected(Script())
+        with pytest.raises(AgentLost, match="did not come up"):
+            await connection.hello(HELLO, 0.05)
+
+    asyncio.run(run())
+
+
+def test_a_lost_stream_ends_every_waiting_call() -> None:
+    """No call is left waiting, and none is taken afterwards."""
+
+    async def scene(connection: Connection, script: Script) -> list[Any]:
+        calls = [asyncio.ensure_future(connection.request("read", {})) for _ in range(3)]
+        await asyncio.sleep(0)
+        connection.closed("gone")
+        late = asyncio.ensure_future(connection.request("read", {}))
+        assert script.is_closed
+        return await asyncio.gather(*calls, late, return_exceptions=True)
+
+    errors = play(scene)
+    assert [type(error) for error in errors] == [AgentLost] * 4
+
+
+def test_cancelling_a_call_waits_for_its_end_in_the_box() -> None:
+    """CANCEL is sent, and the cancellation goes on only after the agent's answer."""
+
+    async def scene(connection: Connection, script: Script) -> None:
+        call = asyncio.ensure_future(connection.request("run", {"grace": 1}, grace=1))
+        await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.sleep(0)
+        assert script.sent.endswith(encode(frame.CANCEL, 1))
+        assert not call.done()
+        connection.received(reply({"ok": {}}))
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert connection.error is None
+
+    play(scene)
+
+
+def test_an_operation_out_of_time_is_ended_in_the_box() -> None:
+    """Past its time an operation is cancelled; the agent's word turns into TIMEOUT."""
+
+    async def scene(connection: Connection, script: Script) -> Any:
+        call = asyncio.ensure_future(connection.request("grep", {}, timeout=0.01))
+        while not script.sent.endswith(encode(frame.CANCEL, 1)):
+            await asyncio.sleep(0.001)
+        connection.received(reply({"error": {"code": "CANCELLED", "message": "cancelled"}}))
+        try:
+            return await call
+        except ToolError as error:
+            return error
+
+    assert play(scene).code is Code.TIMEOUT
+
+
+def test_live_output_is_bounded_by_credit() -> None:
+    """More live output than was granted is a breach; what is taken is granted again."""
+
+    async def scene(connection: Connection, script: Script) -> tuple[int, bytes, Any]:
+        seen = 0
+
+        def take(channel: str, data: bytes) -> None:
+            nonlocal seen
+            seen += len(data)
+
+        call = asyncio.ensure_future(connection.request("run", {"grace": 0}, on_output=take))
+        await asyncio.sleep(0)
+        for _ in range(4):
+            connection.received(encode(frame.STDOUT, 1, bytes(400_000)))
+        sent = script.sent
+        connection.received(reply({"ok": {}}))
+        return seen, sent, await call
+
+    seen, sent, _ = play(scene)
+    assert seen == 1_600_000
+    assert json.dumps({"bytes": 800_000}, separators=(",", ":")).encode() in sent
+
+
+@settings(
+    max_examples=10_000, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
+)
+@given(st.lists(st.binary(max_size=60), max_size=5))
+def test_fuzzed_bytes_never_raise_anything_else(pieces: list[bytes]) -> None:
+    """10,000 cases: bytes from the agent end in frames or a typed error, never an exception."""
+    loop = asyncio.new_event_loop()
+
+    async def run() -> None:
+        connection = Connection(None, lambda error: connection.fail_waiting(error))
+        connection.connected(Script())
+        for piece in pieces:
+            connection.received(piece)
+        assert connection.error is None or isinstance(connection.error, SandboxError)
+
+    try:
+        loop.run_until_complete(run())
+    finally:
+        loop.close()
+
+
+@settings(max_examples=2000, deadline=None, database=None)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["ok", "error", "code", "message", "details", "x"]), inner
+            )
+        ),
+        max_leaves=8,
+    )
+)
+def test_any_json_as_an_answer_is_an_answer_or_a_typed_error(value: Any) -> None:
+    """Whatever JSON comes as a REPLY, the caller gets an answer, a ToolError or a ProtocolError."""
+    outcome = outcome_of(encode(frame.REPLY, 1, json.dumps(value).encode()))
+    assert isinstance(outcome, (ToolError, ProtocolError)) or set(value) == {"ok"}
