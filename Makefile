@@ -1,0 +1,62 @@
+# `make demo` and `make test` set up all that they need, and say what they install.
+# Every target may be run again: what is done already takes no time.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTEST_ARGS ?=
+
+.PHONY: help setup engine images demo test bench lint types imports ci lock clean
+
+help: ## show the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+
+setup: $(STAMP) ## the virtual environment, from the lock file
+
+$(STAMP): requirements.lock pyproject.toml scripts/setup.sh
+	@scripts/setup.sh $(VENV)
+	@touch $@
+
+engine: setup ## a Docker engine, where none answers
+	@scripts/engine.sh $(VENV)
+
+images: engine ## the base image and the runtime volume
+	@scripts/images.sh $(VENV)
+
+demo: images ## run the main job on a sample repository
+	@$(BIN)/python examples/demo.py
+
+test: images ## all tests
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+bench: images ## the benchmarks
+	@$(BIN)/python -m benchmarks
+
+lint: setup ## ruff: faults and format
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: setup ## mypy, strict
+	@$(BIN)/mypy
+
+imports: setup ## import-linter: the architecture
+	@$(BIN)/lint-imports
+
+ci: lint types imports test ## what the CI runs
+
+lock: setup ## write requirements.lock anew
+	@$(BIN)/python -m pip install --quiet pip-tools
+	@$(BIN)/pip-compile --quiet --extra dev --generate-hashes --no-header --no-annotate \
+	    --strip-extras --no-emit-options --no-emit-index-url --no-emit-find-links \
+	    --no-emit-trusted-host --allow-unsafe --upgrade --output-file $(VENV)/lock pyproject.toml
+	@{ echo '# Versions and hashes of everything that is installed; `make lock` writes it anew.'; \
+	    cat $(VENV)/lock; } > requirements.lock
+
+clean: ## remove what was made in this directory (not what is on the engine)
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

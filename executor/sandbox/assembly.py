@@ -1,0 +1,153 @@
+"""Runs inside containers while the runtime volume is made; nothing imports it.
+
+Its source is passed to a container's own Python: `assemble` turns the base image's
+Python into one that runs in any image, `fill` completes a new runtime volume. Standard
+library only.
+"""
+
+import compileall
+import io
+import os
+import py_compile
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path("/opt/executor")
+LIBRARY = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+LEFT_OUT = (
+    "test", "idlelib", "tkinter", "lib2to3", "pydoc_data", "ensurepip", "turtledemo",
+    "config-*", "__pycache__", "sitecustomize.py", "EXTERNALLY-MANAGED",
+)  # fmt: skip
+UNCHECKED = py_compile.PycInvalidationMode.UNCHECKED_HASH
+TRIAL = "import ctypes, json, os, selectors, signal, socket, struct, subprocess, zlib, ssl"
+
+
+def assemble() -> None:
+    """Tar with `patchelf` and `rg` on stdin → tar of `/opt/executor` on stdout."""
+    tools = Path("/tmp")
+    with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
+        archive.extractall(tools)
+    library = ROOT / "lib"
+    (ROOT / "bin").mkdir(parents=True)
+    python = ROOT / "bin/python3"
+    shutil.copyfile(os.path.realpath(sys.executable), python)
+    say("copying the standard library")
+    ignore = shutil.ignore_patterns(*LEFT_OUT)
+    shutil.copytree(os.path.dirname(os.__file__), library / LIBRARY, ignore=ignore)
+    documents = copy_libraries(python, library)
+    loader = next(library.glob("ld-linux*"))
+    for file in (python, loader, tools / "rg", tools / "patchelf"):
+        file.chmod(0o755)
+    subprocess.run(
+        [tools / "patchelf", "--set-interpreter", loader, "--force-rpath",
+         "--set-rpath", "$ORIGIN/../lib", python],
+        check=True,
+    )  # fmt: skip
+    shutil.copyfile(tools / "rg", ROOT / "bin/rg")
+    (ROOT / "bin/rg").chmod(0o755)
+    copy_licences(documents, tools)
+    say("compiling the standard library")
+    compileall.compile_dir(
+        library, quiet=2, force=True, invalidation_mode=UNCHECKED, workers=os.cpu_count() or 1
+    )
+    say("trying it")
+    subprocess.run([python, "-I", "-S", "-B", "-c", TRIAL], check=True)
+    say("packing")
+    with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
+        archive.add(ROOT, "opt/executor", filter=plain)
+
+
+def copy_libraries(python: Path, library: Path) -> set[str]:
+    """Copies every shared library that Python can load; returns the originals' paths."""
+    modules = (library / LIBRARY / "lib-dynload").glob("*.so")
+    listing = subprocess.run(
+        ["ldd", python, *modules], check=True, capture_output=True, text=True
+    ).stdout
+    originals = set(re.findall(r"(/\S+) \(0x", listing))
+    originals |= {str(path) for path in Path("/lib").glob("*-linux-gnu/libgcc_s.so.1")}
+    for original in originals:
+        shutil.copyfile(original, library / os.path.basename(original))
+    return {os.path.realpath(original) for original in originals}
+
+
+def copy_licences(files: set[str], tools: Path) -> None:
+    """The copyright files of the packages that the files came out of, and ripgrep's."""
+    names = sorted(files | {os.path.realpath(sys.executable)})
+    tails = [f"*{os.path.basename(name)}" for name in names]
+    listing = subprocess.run(["dpkg", "-S", *tails], capture_output=True, text=True, check=False)
+    packages = {line.split(":")[0] for line in listing.stdout.splitlines()}
+    target = ROOT / "licences"
+    target.mkdir()
+    for package in packages:
+        source = Path("/usr/share/doc", package, "copyright")
+        if source.is_file():
+            shutil.copyfile(source, target / package)
+    for file in (tools / "licences").glob("*"):
+        shutil.copyfile(file, target / f"ripgrep-{file.name}")
+
+
+def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Root's, readable by all, writable by nobody else, of no particular time."""
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    member.mtime = 315532800
+    member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+    return member
+
+
+def fill(content_hash: str) -> None:
+    """Tar of the agent's files on stdin → a complete volume; its entry comes last."""
+    agent = ROOT / "agent"
+    entry = agent / "__main__.py"
+    files = dict(read_files())
+    if entry.exists():
+        return
+    shutil.rmtree(agent, ignore_errors=True)
+    (agent / "__pycache__").mkdir(parents=True)
+    waiting = agent / "entry"
+    for name, content in files.items():
+        path = waiting if name == entry.name else agent / name
+        write(path, content)
+        stem = name.removesuffix(".py")
+        compiled = agent / "__pycache__" / f"{stem}.{sys.implementation.cache_tag}.pyc"
+        py_compile.compile(
+            str(path), str(compiled), str(agent / name), doraise=True, invalidation_mode=UNCHECKED
+        )
+    write(ROOT / "hash", content_hash.encode())
+    os.sync()
+    waiting.rename(entry)
+
+
+def read_files() -> Iterator[tuple[str, bytes]]:
+    """Name and content of every file in the tar on stdin."""
+    with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
+        for member in archive:
+            file = archive.extractfile(member)
+            yield member.name, (file or io.BytesIO()).read()
+
+
+def write(path: Path, content: bytes) -> None:
+    """Writes a file that survives a crash of the machine."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    path.chmod(0o644)
+
+
+def say(step: str) -> None:
+    """Tells the host what is being done."""
+    print(step, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    os.umask(0o022)
+    if sys.argv[1] == "assemble":
+        assemble()
+    else:
+        fill(sys.argv[2])

@@ -1,0 +1,199 @@
+"""What an engine says about itself → `EngineFacts`. Pure.
+
+Engines differ by maker, version and set-up. Every such difference that the package
+knows of is read here, from the replies to `GET /version` and `GET /info`, and asked
+for by name elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+API_FLOOR = (1, 41)
+"""The oldest engine API that is spoken: Docker 20.10, Podman 4."""
+API_CEILING = (1, 51)
+"""The newest that was tried; a newer engine is spoken to in this one."""
+_RECURSIVE_READ_ONLY = (1, 44)
+_VERSION = re.compile(r"\d+(?:\.\d+)*")
+_VERSION_TEXT = re.compile(r"\d+(?:\.\d+)*(?:-rc\.?\d+)?")
+_RUNTIME_COMPONENT = re.compile(r"runc|OCI Runtime \((?P<name>[\w.-]+)\)")
+
+Version = tuple[int, ...]
+
+
+def parse_version(text: str) -> Version:
+    """The leading numbers of a version: `20.10.24+dfsg1` → (20, 10, 24); none → ()."""
+    match = _VERSION.search(text)
+    return tuple(int(part) for part in match[0].split(".")) if match else ()
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """One engine, as it described itself.
+
+    Attributes:
+        address: where it was reached, e.g. `unix:///var/run/docker.sock`.
+        name: whose engine it is; they differ in small ways.
+        version: as the engine writes it, e.g. `20.10.24+dfsg1`.
+        api_version: the version that is spoken with it.
+        offered_api: the newest version that it offers.
+        minimum_api: the oldest version that it accepts.
+        oci_runtime: name of the program that starts containers, e.g. `runc`.
+        oci_version: that program's version; empty = the engine does not say.
+        cgroup_version: 1 or 2.
+        cgroup_driver: `none` = no limit can be enforced.
+        security: names out of the engine's security options, e.g. `seccomp`.
+        memory_limit, swap_limit, cpu_limit, pids_limit: what it can enforce.
+        default_runtime: used when a loop names none.
+        runtimes: the names that a loop may give.
+        storage_driver: e.g. `overlay2`.
+        root_directory: where it keeps its data, on its own machine.
+        architecture: as `uname -m` says, e.g. `x86_64`.
+        memory: bytes of its machine.
+        warnings: its own words.
+    """
+
+    address: str
+    name: Literal["docker", "podman"]
+    version: str
+    api_version: Version
+    offered_api: Version
+    minimum_api: Version
+    oci_runtime: str
+    oci_version: str
+    cgroup_version: int
+    cgroup_driver: str
+    security: frozenset[str]
+    memory_limit: bool
+    swap_limit: bool
+    cpu_limit: bool
+    pids_limit: bool
+    default_runtime: str
+    runtimes: tuple[str, ...]
+    storage_driver: str
+    root_directory: str
+    operating_system: str
+    kernel: str
+    architecture: str
+    cpus: int
+    memory: int
+    warnings: tuple[str, ...]
+
+    @property
+    def seccomp(self) -> bool:
+        """System calls can be filtered."""
+        return "seccomp" in self.security
+
+    @property
+    def apparmor(self) -> bool:
+        """AppArmor confines containers."""
+        return "apparmor" in self.security
+
+    @property
+    def selinux(self) -> bool:
+        """SELinux labels containers."""
+        return "selinux" in self.security
+
+    @property
+    def rootless(self) -> bool:
+        """The engine runs as an ordinary user."""
+        return "rootless" in self.security
+
+    @property
+    def userns(self) -> bool:
+        """Container uids are other uids outside."""
+        return "userns" in self.security or self.rootless
+
+    @property
+    def seccomp_by_path(self) -> bool:
+        """A seccomp profile must be a path on the engine's machine, not JSON."""
+        return self.name == "podman"
+
+    @property
+    def has_recursive_read_only(self) -> bool:
+        """`ReadOnlyForceRecursive` is honoured, not dropped; `NonRecursive` always was."""
+        return self.name == "docker" and self.api_version >= _RECURSIVE_READ_ONLY
+
+    @property
+    def is_local(self) -> bool:
+        """Paths of this machine are the engine's paths."""
+        return self.address.startswith("unix://")
+
+
+def parse_facts(address: str, version: Mapping[str, Any], info: Mapping[str, Any]) -> EngineFacts:
+    """The facts in the replies to `GET /version` and `GET /info`.
+
+    Args:
+        address: where the engine was reached.
+        version: the reply to `GET /version`.
+        info: the reply to `GET /info`.
+    """
+    offered = parse_version(str(version.get("ApiVersion") or ""))
+    components = [part for part in version.get("Components") or [] if isinstance(part, dict)]
+    podman = any("podman" in str(part.get("Name", "")).lower() for part in components)
+    oci_runtime, oci_version = _oci_runtime(components)
+    return EngineFacts(
+        address=address,
+        name="podman" if podman else "docker",
+        version=str(version.get("Version") or "unknown"),
+        api_version=min(offered, API_CEILING),
+        offered_api=offered,
+        minimum_api=parse_version(str(version.get("MinAPIVersion") or "")),
+        oci_runtime=oci_runtime,
+        oci_version=oci_version,
+        cgroup_version=2 if str(info.get("CgroupVersion")) == "2" else 1,
+        cgroup_driver=str(info.get("CgroupDriver") or ""),
+        security=_security(info),
+        **_limits(info),
+        default_runtime=str(info.get("DefaultRuntime") or ""),
+        runtimes=tuple(sorted(info.get("Runtimes") or {})),
+        storage_driver=str(info.get("Driver") or ""),
+        root_directory=str(info.get("DockerRootDir") or ""),
+        operating_system=str(info.get("OperatingSystem") or ""),
+        kernel=str(info.get("KernelVersion") or ""),
+        architecture=_architecture(str(info.get("Architecture") or version.get("Arch") or "")),
+        cpus=int(info.get("NCPU") or 0),
+        memory=int(info.get("MemTotal") or 0),
+        warnings=tuple(str(line) for line in info.get("Warnings") or []),
+    )
+
+
+def _oci_runtime(components: list[dict[str, Any]]) -> tuple[str, str]:
+    """Docker lists `runc`; Podman `OCI Runtime (crun)` with a whole `--version` text."""
+    for part in components:
+        match = _RUNTIME_COMPONENT.fullmatch(str(part.get("Name", "")))
+        if match:
+            numbers = _VERSION_TEXT.search(str(part.get("Version", "")))
+            return match["name"] or "runc", numbers[0] if numbers else ""
+    return "", ""
+
+
+def _security(info: Mapping[str, Any]) -> frozenset[str]:
+    """`["name=seccomp,profile=default", "name=rootless"]` → {seccomp, rootless}."""
+    names = set()
+    for option in info.get("SecurityOptions") or []:
+        for pair in str(option).split(","):
+            key, _, value = pair.partition("=")
+            if key == "name":
+                names.add(value)
+    return frozenset(names)
+
+
+def _limits(info: Mapping[str, Any]) -> dict[str, bool]:
+    """What is enforced. Without a cgroup driver nothing is, whatever else is said."""
+    enforced = info.get("CgroupDriver") != "none"
+    keys = {
+        "memory_limit": "MemoryLimit",
+        "swap_limit": "SwapLimit",
+        "cpu_limit": "CpuCfsQuota",
+        "pids_limit": "PidsLimit",
+    }
+    return {name: enforced and bool(info.get(key)) for name, key in keys.items()}
+
+
+def _architecture(name: str) -> str:
+    """Docker says `x86_64`, Podman `amd64`."""
+    return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)

@@ -1,0 +1,309 @@
+"""Our images and the runtime volume: made when missing, removed when old.
+
+What exists is named by the hash of what it is made from, so nothing is ever stale by
+accident, and a second run finds everything by its name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from executor.errors import EngineError, ImageNotFound
+from executor.sandbox.engine import Engine
+from executor.sandbox.rootfs import (
+    NO_BOOTSTRAPPER,
+    Bootstrap,
+    Recipe,
+    bootstrapper,
+    install_script,
+    load_recipe,
+    recipe_names,
+)
+from executor.sandbox.runtime import (
+    HASH,
+    KIND,
+    Progress,
+    Runtime,
+    build_python,
+    check_architecture,
+    fill_volume,
+    python_reference,
+    runtime_of,
+    silent,
+)
+from executor.settings import ImageSource
+
+__all__ = ["Entry", "Progress", "Runtime", "build", "ensure_image", "ensure_runtime", "list_built"]
+
+_LOCK_SECONDS = 1800.0
+_LOCK_POLL = 0.2
+_INSTALL_SECONDS = 900
+_ABANDONED = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One thing of ours on the engine.
+
+    Attributes:
+        kind: `base`, `heavy`, `python` or `runtime`.
+        name: the image's or volume's.
+        id: the image's id; the name of a volume.
+        created: as the engine writes it: seconds since 1970 or ISO 8601.
+        size: bytes; None for a volume.
+        current: this version of executor uses it.
+    """
+
+    kind: str
+    name: str
+    id: str
+    created: str
+    size: int | None
+    current: bool
+
+
+async def ensure_image(engine: Engine, name: str, progress: Progress = silent) -> str:
+    """The id of an image, ready to be used.
+
+    Args:
+        engine: where it must be.
+        name: one of ours (`base`, `heavy`), which is built when it is missing, or any
+            image on the engine.
+        progress: told what takes long.
+
+    Raises:
+        ImageNotFound: no such image on the engine; nothing is pulled by itself.
+        EngineError: the build failed.
+    """
+    if name not in recipe_names():
+        found = await engine.inspect_image(name)
+        if found is None:
+            raise ImageNotFound(
+                f"The image {name} is not on the engine at {engine.facts.address}. Pull or load "
+                f"it first (`docker pull {name}`), or use one of {', '.join(recipe_names())}."
+            )
+        return str(found["Id"])
+    recipe = load_recipe(name)
+    found = await engine.inspect_image(recipe.reference)
+    if found is not None:
+        return str(found["Id"])
+    async with _lock(engine, progress):
+        found = await engine.inspect_image(recipe.reference)
+        return str(found["Id"]) if found else await _build_image(engine, recipe, progress)
+
+
+async def ensure_runtime(
+    engine: Engine, progress: Progress = silent, *, repair: bool = False
+) -> Runtime:
+    """The runtime volume of this version's agent, ready to be mounted.
+
+    Args:
+        engine: where it must be.
+        progress: told what takes long.
+        repair: look into the volume, too, and complete it; for when a box whose volume
+            exists has not started.
+
+    Raises:
+        EngineError: the build failed.
+    """
+    base = await ensure_image(engine, "base", progress)
+    runtime = runtime_of(base)
+    if not repair and await engine.inspect_volume(runtime.volume) is not None:
+        return runtime
+    async with _lock(engine, progress):
+        python = await engine.inspect_image(python_reference(base))
+        python_id = str(python["Id"]) if python else await build_python(engine, base, progress)
+        await fill_volume(engine, runtime, python_id, progress)
+    return runtime
+
+
+async def build(
+    engine: Engine,
+    names: Sequence[str] = ("base",),
+    progress: Progress = silent,
+    *,
+    fresh: bool = False,
+) -> list[Entry]:
+    """Makes images and the runtime volume, and removes old ones of ours that are unused.
+
+    Args:
+        engine: where.
+        names: `base`, `heavy`; base is always among them.
+        progress: told what is being done.
+        fresh: make the images anew although they exist, for newer packages.
+
+    Returns:
+        What there is afterwards.
+    """
+    for name in dict.fromkeys(("base", *names)):
+        if fresh and name in recipe_names():
+            async with _lock(engine, progress):
+                await _build_image(engine, load_recipe(name), progress)
+        else:
+            await ensure_image(engine, name, progress)
+    await ensure_runtime(engine, progress)
+    await _prune(engine)
+    return await list_built(engine)
+
+
+async def list_built(engine: Engine) -> list[Entry]:
+    """Everything of ours on the engine, whatever version made it."""
+    current = await _current(engine)
+    entries = [_image_entry(image, current) for image in await engine.list_images({KIND: None})]
+    for volume in await engine.list_volumes({KIND: "runtime"}):
+        name = str(volume["Name"])
+        created = str(volume.get("CreatedAt") or "")
+        entries.append(Entry("runtime", name, name, created, None, name in current))
+    return sorted(entries, key=lambda entry: (entry.kind, entry.created))
+
+
+def _image_entry(image: dict[str, Any], current: set[str]) -> Entry:
+    tags = [_short(tag) for tag in image.get("RepoTags") or [] if tag != "<none>:<none>"]
+    kind = str((image.get("Labels") or {}).get(KIND, ""))
+    name = next(iter(tags), "")
+    is_current = not current.isdisjoint(tags)
+    size = int(image.get("Size") or 0)
+    return Entry(kind, name, str(image["Id"]), str(image["Created"]), size, is_current)
+
+
+def _short(tag: str) -> str:
+    """Podman writes names of images in full."""
+    return tag.removeprefix("localhost/").removeprefix("docker.io/library/")
+
+
+async def _current(engine: Engine) -> set[str]:
+    """Names of what this version uses, made or not."""
+    names = {load_recipe(name).reference for name in recipe_names()}
+    base = await engine.inspect_image(load_recipe("base").reference)
+    if base is not None:
+        names |= {python_reference(str(base["Id"])), runtime_of(str(base["Id"])).volume}
+    return names
+
+
+async def _prune(engine: Engine) -> None:
+    """Removes what bears our labels, is not current, and is used by no container."""
+    for container in await engine.list_containers({KIND: "build"}):
+        if time.time() - float(container["Created"]) > _ABANDONED:
+            await engine.remove(str(container["Id"]))
+    for entry in await list_built(engine):
+        if entry.current:
+            continue
+        if entry.kind == "runtime":
+            await engine.remove_volume(entry.name)
+        else:
+            await engine.remove_image(entry.id)
+
+
+@asynccontextmanager
+async def _lock(engine: Engine, progress: Progress) -> AsyncIterator[None]:
+    """One build at a time in this state directory; the kernel frees a dead one's lock."""
+    directory = engine.settings.state_directory
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    deadline = time.monotonic() + _LOCK_SECONDS
+    with (directory / "build.lock").open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise EngineError(
+                        f"Another process has been building for {_LOCK_SECONDS:g} s and holds "
+                        f"{file.name}. End it, then try again."
+                    ) from None
+            progress("waiting for another process that builds", None, None)
+            await asyncio.sleep(_LOCK_POLL)
+        yield
+
+
+# ─── one image ──────────────────────────────────────────────────────────────────────
+
+
+async def _build_image(engine: Engine, recipe: Recipe, progress: Progress) -> str:
+    """Builds an image from where the settings say; returns its id."""
+    source = engine.settings.image_source
+    if source is not ImageSource.PACKAGES:
+        try:
+            return await _from_registry(engine, recipe, progress)
+        except EngineError as error:
+            if source is ImageSource.REGISTRY:
+                raise
+            if bootstrapper() is None:
+                raise EngineError(f"{str(error).rstrip('.')}. {NO_BOOTSTRAPPER}") from error
+            progress("no registry can be used, building from packages", None, None)
+    check_architecture(engine)
+    return await _from_packages(engine, recipe, progress)
+
+
+async def _from_packages(engine: Engine, recipe: Recipe, progress: Progress) -> str:
+    loop = asyncio.get_running_loop()
+    total = 0
+
+    def report(step: str) -> None:
+        loop.call_soon_threadsafe(progress, f"{recipe.name}: {step}", None, None)
+
+    bootstrap = Bootstrap(recipe, report)
+
+    def counted() -> Any:
+        nonlocal total
+        for piece in bootstrap:
+            total += len(piece)
+            step = f"{recipe.name}: importing"
+            loop.call_soon_threadsafe(progress, step, total, None)
+            yield piece
+
+    try:
+        return await engine.import_image(recipe.reference, counted(), _changes(recipe))
+    except asyncio.CancelledError:
+        bootstrap.stop()
+        raise
+
+
+async def _from_registry(engine: Engine, recipe: Recipe, progress: Progress) -> str:
+    """A registry's plain image, with the packages put into it and committed."""
+    reference = engine.settings.image_reference.format(release=recipe.release)
+    loop = asyncio.get_running_loop()
+
+    def report(step: str) -> None:
+        loop.call_soon_threadsafe(progress, f"{reference}: {step}", None, None)
+
+    progress(f"asking the registry for {reference}", None, None)
+    plain = await engine.pull_image(reference, engine.settings.registry_timeout, report)
+    progress(f"{recipe.name}: installing packages", None, None)
+    body = {
+        "Image": plain,
+        "User": "0:0",
+        "Entrypoint": ["sh", "-c", install_script(recipe)],
+        "Cmd": [],
+        "Labels": {KIND: "build"},
+    }
+    container = await engine.create(f"executor-build-{time.time_ns()}", body)
+    try:
+        await engine.start(container)
+        code = await engine.wait(container, _INSTALL_SECONDS)
+        if code:
+            raise EngineError(
+                f"Installing packages in {reference} failed with exit code {code}; can containers "
+                "reach a Debian mirror? EXECUTOR_IMAGE_SOURCE=packages builds without that."
+            )
+        return await engine.commit(container, recipe.reference, _changes(recipe))
+    finally:
+        await engine.remove(container)
+
+
+def _changes(recipe: Recipe) -> list[str]:
+    """What the image says of itself."""
+    return [
+        "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "ENTRYPOINT []",
+        'CMD ["bash"]',
+        f"LABEL {KIND}={recipe.name}",
+        f"LABEL {HASH}={recipe.hash}",
+        f"LABEL executor.release={recipe.release}",
+    ]

@@ -1,0 +1,351 @@
+"""Recipes of our images, and the root file system of one as a tar.
+
+Without any registry: mmdebstrap (or debootstrap) on this machine makes a Debian root
+file system out of signed packages, and its tar goes straight into the engine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import subprocess
+import threading
+import tomllib
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from executor.errors import ConfigError, EngineError
+
+BUILD_VERSION = "1"
+"""Counts up when images must be made anew although their recipes are the same."""
+NO_BOOTSTRAPPER = (
+    "The images are made from Debian packages, and neither mmdebstrap nor debootstrap is "
+    "installed. Run `apt-get install mmdebstrap`, or set EXECUTOR_IMAGE_SOURCE=registry where a "
+    "registry can be reached."
+)
+SUITES = ("", "-updates", "-security")
+_NAME = re.compile(r"[a-z0-9][a-z0-9.+-]*")
+_ETC_APT = Path("/etc/apt")
+_OS_RELEASE = Path("/etc/os-release")
+_ARCHIVE = "http://deb.debian.org/debian"
+_SECURITY = "http://deb.debian.org/debian-security"
+_PIECE = 1 << 20
+
+_LEFT_OUT = (
+    "path-exclude=/usr/share/doc/*",
+    "path-include=/usr/share/doc/*/copyright",
+    "path-exclude=/usr/share/info/*",
+    "path-exclude=/usr/share/lintian/*",
+    "path-exclude=/usr/share/locale/*",
+    "path-include=/usr/share/locale/locale.alias",
+    "path-exclude=/usr/share/man/*",
+)
+"""For dpkg. Licences stay; `C.UTF-8` lives elsewhere and stays, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What one of our images is made of.
+
+    Attributes:
+        name: `base` or `heavy`.
+        release: code name of the Debian release.
+        packages: package name → why it is in.
+        hash: twelve hex digits; another recipe or another way of building = another hash.
+    """
+
+    name: str
+    release: str
+    packages: dict[str, str]
+    hash: str
+
+    @property
+    def reference(self) -> str:
+        """The image's name on an engine."""
+        return f"executor-{self.name}:{self.hash}"
+
+
+def recipe_names() -> list[str]:
+    """The images that can be built."""
+    return sorted(path.stem for path in _directory().glob("*.toml"))
+
+
+def load_recipe(name: str, directory: Path | None = None) -> Recipe:
+    """Reads and checks `images/<name>.toml` and what it extends.
+
+    Raises:
+        ConfigError: the recipe is wrong; names every fault.
+    """
+    directory = directory or _directory()
+    digest = hashlib.sha256(BUILD_VERSION.encode())
+    release, packages = _read_recipe(directory, name, digest.update)
+    faults = [f"{name}.toml: {p!r} is no package name" for p in packages if not _NAME.fullmatch(p)]
+    if not re.fullmatch(r"[a-z]+", release):
+        faults.append(f"{name}.toml: release {release!r} is no code name of a Debian release")
+    if faults:
+        raise ConfigError(faults)
+    return Recipe(name, release, packages, digest.hexdigest()[:12])
+
+
+def _read_recipe(
+    directory: Path, name: str, note: Callable[[bytes], object]
+) -> tuple[str, dict[str, str]]:
+    raw = (directory / f"{name}.toml").read_bytes()
+    note(raw)
+    table = tomllib.loads(raw.decode())
+    release = ""
+    packages: dict[str, str] = {}
+    if "extends" in table:
+        release, packages = _read_recipe(directory, str(table["extends"]), note)
+    return str(table.get("release", release)), {**packages, **table.get("packages", {})}
+
+
+def _directory() -> Path:
+    """`images/`: in the installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parent.parent
+    installed = package / "images"
+    return installed if installed.is_dir() else package.parent / "images"
+
+
+# ─── out of packages ────────────────────────────────────────────────────────────────
+
+
+def bootstrapper() -> str | None:
+    """The program that can make a root file system here; None = none is installed."""
+    return shutil.which("mmdebstrap") or shutil.which("debootstrap")
+
+
+class Bootstrap:
+    """One run of the bootstrap program, as an iterable of the tar's bytes.
+
+    Args:
+        recipe: what to make.
+        report: called from other threads with what is being done.
+    """
+
+    def __init__(self, recipe: Recipe, report: Callable[[str], None]) -> None:
+        program = bootstrapper()
+        if program is None:
+            raise EngineError(NO_BOOTSTRAPPER)
+        self._recipe = recipe
+        self._report = report
+        self._program = Path(program)
+        self._said: deque[str] = deque(maxlen=12)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Ends the program; the iteration ends by an error."""
+        self._stopped = True
+        if self._process is not None:
+            self._process.terminate()
+
+    def __iter__(self) -> Iterator[bytes]:
+        if self._program.name == "mmdebstrap":
+            yield from self._run(mmdebstrap_command(self._recipe, _host_sources(self._recipe)))
+            return
+        with TemporaryDirectory(prefix="executor-") as place:
+            for _ in self._run(debootstrap_command(self._recipe, place)):
+                pass
+            yield from self._run(["tar", "-C", place, "--numeric-owner", "-c", "."])
+
+    def _run(self, command: list[str]) -> Iterator[bytes]:
+        if self._stopped:
+            raise EngineError("The build was stopped.")
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        self._process = process
+        assert process.stdout is not None and process.stderr is not None
+        listener = threading.Thread(target=self._listen, args=(process,), daemon=True)
+        listener.start()
+        try:
+            while piece := process.stdout.read(_PIECE):
+                yield piece
+            code = process.wait()
+            listener.join()
+        finally:
+            with suppress(OSError):
+                process.kill()
+            process.wait()
+        if code:
+            said = "\n".join(self._said)
+            raise EngineError(f"{command[0]} failed with exit code {code}:\n{said}")
+
+    def _listen(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stderr is not None
+        for raw in process.stderr:
+            line = raw.decode(errors="replace").strip()
+            if line:
+                self._said.append(line)
+            if line and "hook" not in line:
+                self._report(line.removeprefix("I: "))
+
+
+def mmdebstrap_command(recipe: Recipe, sources: list[str]) -> list[str]:
+    """The command that writes the tar to its standard output.
+
+    Args:
+        recipe: what to make.
+        sources: lines for apt; empty = Debian's own archive.
+    """
+    clean = [
+        f'printf "%s\\n" {" ".join(_quoted(default_sources(recipe.release)))} '
+        '> "$1/etc/apt/sources.list"',
+        'rm -rf "$1"/etc/apt/sources.list.d/* "$1"/var/log/* "$1"/var/cache/debconf/*-old',
+        'rm -f "$1"/etc/apt/apt.conf.d/99mmdebstrap',
+    ]
+    return [
+        "mmdebstrap",
+        "--variant=minbase",
+        "--format=tar",
+        "--include=" + ",".join(recipe.packages),
+        *(f"--dpkgopt={line}" for line in _LEFT_OUT),
+        *(f"--aptopt={line}" for line in _proxies()),
+        *(f"--customize-hook={line}" for line in clean),
+        recipe.release,
+        "-",
+        *sources,
+    ]
+
+
+def debootstrap_command(recipe: Recipe, place: str) -> list[str]:
+    """The command that fills the directory `place`."""
+    sources = [line.split() for line in _host_sources(recipe)]
+    mirrors = [words[-3] for words in sources if words[-2] == recipe.release]
+    return [
+        "debootstrap",
+        "--variant=minbase",
+        "--include=" + ",".join(recipe.packages),
+        recipe.release,
+        place,
+        *mirrors[:1],
+    ]
+
+
+def install_script(recipe: Recipe) -> str:
+    """Shell: turns a plain Debian container into the recipe's root file system."""
+    lines = "\n".join(_LEFT_OUT)
+    return f"""set -e
+export DEBIAN_FRONTEND=noninteractive
+cat > /etc/dpkg/dpkg.cfg.d/99executor <<'END'
+{lines}
+END
+if ! dpkg-query -W {" ".join(recipe.packages)} >/dev/null 2>&1; then
+  apt-get -q -o Acquire::Retries=1 update
+  apt-get -q -y --no-install-recommends install {" ".join(recipe.packages)}
+  apt-get clean
+fi
+rm -rf /var/lib/apt/lists/* /var/log/* /var/cache/debconf/*-old
+"""
+
+
+def default_sources(release: str) -> list[str]:
+    """Lines for apt that name Debian's own archive."""
+    return [
+        f"deb {_ARCHIVE} {release} main",
+        f"deb {_ARCHIVE} {release}-updates main",
+        f"deb {_SECURITY} {release}-security main",
+    ]
+
+
+def _quoted(lines: list[str]) -> list[str]:
+    return [f"'{line}'" for line in lines]
+
+
+# ─── the host's mirrors ─────────────────────────────────────────────────────────────
+
+
+def _host_sources(recipe: Recipe) -> list[str]:
+    """This machine's own sources of the release: they are known to answer from here."""
+    files = [_ETC_APT / "sources.list", *sorted((_ETC_APT / "sources.list.d").glob("*"))]
+    lines: list[str] = []
+    for file in files:
+        with suppress(OSError):
+            lines += parse_sources(file.name, file.read_text(errors="replace"), recipe.release)
+    has_release = any(line.split()[-2] == recipe.release for line in lines)
+    return lines if has_release else []
+
+
+def parse_sources(name: str, text: str, release: str) -> list[str]:
+    """The entries of an apt source file that are Debian's `main` of a release.
+
+    Args:
+        name: the file's name; `.list` and `.sources` are different formats.
+        text: what is in it.
+        release: code name; its updates and security suites count, too.
+
+    Returns:
+        Lines in the one-line format.
+    """
+    if name.endswith(".sources"):
+        entries = list(_stanzas(text))
+    elif name.endswith(".list"):
+        entries = list(_one_liners(text))
+    else:
+        return []
+    wanted = {release + suffix for suffix in SUITES}
+    found = []
+    for addresses, suites, components, key in entries:
+        option = f"[signed-by={key}] " if key.startswith("/") else ""
+        if "main" in components:
+            found += [
+                f"deb {option}{address} {suite} main"
+                for address in addresses
+                for suite in suites
+                if suite in wanted
+            ]
+    return found
+
+
+_Entry = tuple[list[str], list[str], list[str], str]
+
+
+def _stanzas(text: str) -> Iterator[_Entry]:
+    """Entries of the deb822 format."""
+    for stanza in re.split(r"\n\s*\n", text):
+        fields: dict[str, str] = {}
+        name = ""
+        for line in stanza.splitlines():
+            if line.startswith("#"):
+                continue
+            if line[:1].isspace():
+                fields[name] = f"{fields.get(name, '')} {line.strip()}"
+            else:
+                name, _, value = line.partition(":")
+                name = name.strip().lower()
+                fields[name] = value.strip()
+        enabled = fields.get("enabled", "yes").lower() not in ("no", "false", "0")
+        if enabled and "deb" in fields.get("types", "").split():
+            yield (
+                fields.get("uris", "").split(),
+                fields.get("suites", "").split(),
+                fields.get("components", "").split(),
+                fields.get("signed-by", "").strip(),
+            )
+
+
+def _one_liners(text: str) -> Iterator[_Entry]:
+    """Entries of the one-line format: `deb [options] address suite component…`."""
+    for line in text.splitlines():
+        match = re.fullmatch(r"deb\s+(?:\[([^]]*)\]\s+)?(\S+)\s+(\S+)\s+([^#]*)(?:#.*)?", line)
+        if match:
+            options = dict(word.partition("=")[::2] for word in (match[1] or "").split())
+            yield [match[2]], [match[3]], match[4].split(), options.get("signed-by", "")
+
+
+def _proxies() -> list[str]:
+    """This machine's HTTP proxies for apt; they are not left in the image."""
+    try:
+        dump = subprocess.run(
+            ["apt-config", "dump"], capture_output=True, text=True, timeout=10, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    lines = dump.splitlines()
+    return [line for line in lines if re.match(r'Acquire::https?::Proxy\b.* "\S+";', line, re.I)]

@@ -1,0 +1,156 @@
+"""Environment → `Settings`. The only reader of `os.environ` in the host package."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from executor.errors import ConfigError
+
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"", "0", "false", "no", "off"})
+_SCHEMES = ("unix://", "tcp://", "http://", "https://")
+_IMAGE_REFERENCE = "debian:{release}-slim"
+_REGISTRY_TIMEOUT = 8.0
+_LONGEST = 600.0
+_BASES = {"STATE": ".local/state", "CONFIG": ".config"}
+
+
+class ImageSource(StrEnum):
+    """Where the images' root file system comes from."""
+
+    AUTO = "auto"
+    """A registry if one answers within seconds, otherwise the packages."""
+    REGISTRY = "registry"
+    PACKAGES = "packages"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the machine says about how to run; what a loop may do is not in here.
+
+    Attributes:
+        docker_host: address of the engine; None = the default socket.
+        tls_verify: speak TLS to a `tcp://` engine and check its certificate.
+        cert_path: directory with `ca.pem`, `cert.pem` and `key.pem` for TLS.
+        allow_insecure_engine: accept an engine that anybody may use (`tcp://` without
+            TLS, a world-writable socket).
+        state_directory: locks and what outlives a controller. Created on first use.
+        config_file: the user's configuration file; None = there is none.
+        image_source: where the images' root file system comes from.
+        image_reference: the image that a registry is asked for; `{release}` is replaced.
+        registry_timeout: seconds that a registry has to give its first answer.
+    """
+
+    docker_host: str | None = None
+    tls_verify: bool = False
+    cert_path: Path | None = None
+    allow_insecure_engine: bool = False
+    state_directory: Path = field(
+        default_factory=lambda: Path.home() / _BASES["STATE"] / "executor"
+    )
+    config_file: Path | None = None
+    image_source: ImageSource = ImageSource.AUTO
+    image_reference: str = _IMAGE_REFERENCE
+    registry_timeout: float = _REGISTRY_TIMEOUT
+
+    @classmethod
+    def load(cls, environment: Mapping[str, str] | None = None) -> Settings:
+        """The settings of this process.
+
+        Args:
+            environment: variables to read instead of the process's own.
+
+        Raises:
+            ConfigError: variables hold what they can't; names every one of them.
+        """
+        reader = _Reader(os.environ if environment is None else environment)
+        settings = cls(
+            docker_host=reader.address("DOCKER_HOST"),
+            tls_verify=bool(reader.text("DOCKER_TLS_VERIFY")),
+            cert_path=reader.path("DOCKER_CERT_PATH"),
+            allow_insecure_engine=reader.flag("EXECUTOR_ALLOW_INSECURE_ENGINE"),
+            state_directory=reader.path("EXECUTOR_STATE_DIR") or reader.base("STATE"),
+            config_file=reader.config_file(),
+            image_source=reader.image_source("EXECUTOR_IMAGE_SOURCE"),
+            image_reference=reader.text("EXECUTOR_IMAGE_REFERENCE") or _IMAGE_REFERENCE,
+            registry_timeout=reader.seconds("EXECUTOR_REGISTRY_TIMEOUT", _REGISTRY_TIMEOUT),
+        )
+        if reader.faults:
+            raise ConfigError(reader.faults)
+        return settings
+
+
+class _Reader:
+    """Reads variables and collects what is wrong with them."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+        self.faults: list[str] = []
+
+    def text(self, name: str) -> str:
+        return self._environment.get(name, "").strip()
+
+    def path(self, name: str) -> Path | None:
+        text = self.text(name)
+        if not text:
+            return None
+        path = Path(text).expanduser()
+        if not path.is_absolute():
+            self.faults.append(f"{name}: {text!r} is not an absolute path; give one")
+        return path
+
+    def base(self, kind: str) -> Path:
+        """Our directory under an XDG base; a relative base is ignored, as XDG says."""
+        text = self.text(f"XDG_{kind}_HOME")
+        home = Path(self.text("HOME") or Path.home())
+        base = Path(text) if text.startswith("/") else home / _BASES[kind]
+        return base / "executor"
+
+    def flag(self, name: str) -> bool:
+        text = self.text(name).lower()
+        if text not in _TRUE | _FALSE:
+            self.faults.append(f"{name}: {text!r} is neither yes nor no; write 1 or 0")
+        return text in _TRUE
+
+    def seconds(self, name: str, default: float) -> float:
+        text = self.text(name)
+        try:
+            seconds = float(text) if text else default
+        except ValueError:
+            seconds = -1.0
+        if not 0 < seconds <= _LONGEST:
+            self.faults.append(f"{name}: {text!r} is not a number of seconds up to {_LONGEST:g}")
+            return default
+        return seconds
+
+    def address(self, name: str) -> str | None:
+        text = self.text(name)
+        if text and not text.startswith(_SCHEMES):
+            self.faults.append(
+                f"{name}: {text!r} is no address of an engine; write unix:///path/to/socket "
+                "or tcp://host:port"
+            )
+        return text or None
+
+    def image_source(self, name: str) -> ImageSource:
+        text = self.text(name).lower() or ImageSource.AUTO.value
+        try:
+            return ImageSource(text)
+        except ValueError:
+            allowed = ", ".join(ImageSource)
+            self.faults.append(f"{name}: {text!r} is unknown; allowed are {allowed}")
+            return ImageSource.AUTO
+
+    def config_file(self) -> Path | None:
+        """The file that is named (it must exist), else the usual one where it exists."""
+        named = self.path("EXECUTOR_CATALOG")
+        if named is not None:
+            if not named.is_file():
+                self.faults.append(f"EXECUTOR_CATALOG: {named} is not a file")
+            return named
+        usual = self.base("CONFIG") / "catalog.toml"
+        return usual if usual.is_file() else None
