@@ -138,7 +138,12 @@ class _Opening:
 
     async def open(self) -> Sandbox:
         """Create, attach, start, meet the agent."""
-        forbidden = [self.identity.state, Path(self.engine.facts.root_directory)]
+        facts = self.engine.facts
+        forbidden = [self.identity.state]
+        if facts.root_directory:
+            forbidden.append(Path(facts.root_directory))
+        if facts.is_local:
+            forbidden.append(Path(facts.address.removeprefix("unix://")))
         self.worktree = ownership.open_worktree(self.spec.worktree, forbidden)
         owner = ownership.owner_of(self.worktree, self.spec.uid)
         image_id, runtime = await asyncio.gather(
@@ -147,7 +152,10 @@ class _Opening:
         )
         image = container.Image.of(await self.engine.inspect_image(image_id) or {})
         request = container.create_request(self._plan(owner, image, runtime.volume))
-        self.id = await self.engine.create(self.name, request)
+        warnings: list[str] = []
+        self.id = await self.engine.create(self.name, request, warnings.append)
+        if faults := inspection.warning_faults(warnings):
+            raise inspection.PolicyMismatch(faults)
         self.worktree.check()
         connection = self.connection = Connection(runtime.hash, self._on_lost)
         raw, made = await asyncio.gather(self.engine.attach(self.id), self.engine.inspect(self.id))
@@ -159,12 +167,10 @@ class _Opening:
             await connection.hello(self._settings(owner, image), START_TIMEOUT)
         except AgentLost as error:
             raise NotStarted(f"The box did not come up: {error}") from error
-        capabilities = self._capabilities(owner)
+        capabilities = self._capabilities(owner, warnings)
         return Sandbox(self.id, self.name, connection, capabilities)
 
-    def _plan(
-        self, owner: container.Owner, image: container.Image, volume: str
-    ) -> container.Plan:
+    def _plan(self, owner: container.Owner, image: container.Image, volume: str) -> container.Plan:
         assert self.worktree is not None, "the worktree is opened first"
         directory = self.identity.files_directory(self.files_name)
         lifetime = (self.spec.limits.max_seconds or DAY) + START_TIMEOUT + LEASE
@@ -201,7 +207,7 @@ class _Opening:
             "environment": command_environment(self.spec, user, image.environment),
         }
 
-    def _capabilities(self, owner: container.Owner) -> dict[str, Any]:
+    def _capabilities(self, owner: container.Owner, warnings: list[str]) -> dict[str, Any]:
         assert self.worktree is not None, "the worktree is opened first"
         facts = self.engine.facts
         limits = self.spec.limits
@@ -213,11 +219,11 @@ class _Opening:
             "network": "none",
             "memory": limits.memory_bytes,
             "swap": 0,
-            "cpus": limits.cpus,
+            "cpus": min(limits.cpus, facts.cpus),
             "pids": limits.pids,
             "seccomp": "engine default" if "seccomp" in facts.security else "none",
             "git": "none",
-            "notices": ownership.notices(self.worktree, owner),
+            "notices": [*ownership.notices(self.worktree, owner), *warnings],
         }
 
     # ── loss and close ──

@@ -159,7 +159,7 @@ class Connection:
             self._on_reply(channel, payload)
         elif kind == frame.DATA:
             self._on_data(channel, payload)
-        elif kind == frame.STDOUT or kind == frame.STDERR:
+        elif kind in (frame.STDOUT, frame.STDERR):
             self._on_live(kind, channel, payload)
         elif kind == frame.PONG:
             if payload == str(self._pings).encode():
@@ -365,10 +365,13 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
 
 
+_from_text = json.JSONDecoder(parse_constant=_refuse_constant).decode
+
+
 def _json(payload: bytes) -> dict[str, Any]:
     """A control payload. Depth, digits and size are bounded by the decoder and the frame."""
     try:
-        value = json.loads(payload, parse_constant=_refuse_constant)
+        value = _from_text(payload.decode())
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"unreadable JSON: {type(error).__name__}") from error
     if not isinstance(value, dict):

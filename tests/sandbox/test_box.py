@@ -136,7 +136,7 @@ def test_a_process_that_sheds_every_mark_is_ended(container: Box, round_: int) -
         "    os.setsid()\n"
         "    open('hydra','w').write(str(time.monotonic()))\n"
     )
-    ran = container.run(f"env -i $(command -v python3) -c \"{hydra}\"; sleep 60", 0.5, grace=0.2)
+    ran = container.run(f'env -i $(command -v python3) -c "{hydra}"; sleep 60', 0.5, grace=0.2)
     assert ran.value["timed_out"]
     listing = container.run("ps axo args").out.decode()
     assert "fork" not in listing, listing

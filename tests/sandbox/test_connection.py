@@ -38,7 +38,7 @@ def play(scene: Callable[[Connection, Script], Awaitable[Any]]) -> Any:
 
     async def run() -> Any:
         script = Script()
-        connection = Connection("h", lambda error: connection.fail_waiting(error))
+        connection = Connection("h", lambda error: connection.fail_waiting(error))  # noqa: PLW0108 (it is not there yet)
         connection.connected(script)
         connection.received(encode_json(frame.READY, 0, {"hash": "h"}))
         await connection.hello(HELLO, 5)
@@ -148,7 +148,7 @@ def test_another_runtime_is_refused() -> None:
     """READY must repeat the hash of the volume that was mounted."""
 
     async def run() -> None:
-        connection = Connection("h", lambda error: connection.fail_waiting(error))
+        connection = Connection("h", lambda error: connection.fail_waiting(error))  # noqa: PLW0108 (it is not there yet)
         connection.connected(Script())
         connection.received(encode_json(frame.READY, 0, {"hash": "other"}))
         with pytest.raises(ProtocolError, match="another runtime"):
@@ -161,7 +161,7 @@ def test_an_agent_that_does_not_come_up_is_lost() -> None:
     """The start has its own limit."""
 
     async def run() -> None:
-        connection = Connection("h", lambda error: connection.fail_waiting(error))
+        connection = Connection("h", lambda error: connection.fail_waiting(error))  # noqa: PLW0108 (it is not there yet)
         connection.connected(Script())
         with pytest.raises(AgentLost, match="did not come up"):
             await connection.hello(HELLO, 0.05)
@@ -250,7 +250,7 @@ def test_fuzzed_bytes_never_raise_anything_else(pieces: list[bytes]) -> None:
     loop = asyncio.new_event_loop()
 
     async def run() -> None:
-        connection = Connection(None, lambda error: connection.fail_waiting(error))
+        connection = Connection(None, lambda error: connection.fail_waiting(error))  # noqa: PLW0108 (it is not there yet)
         connection.connected(Script())
         for piece in pieces:
             connection.received(piece)

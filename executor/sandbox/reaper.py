@@ -1,0 +1,371 @@
+"""Who a controller is, and clearing away what dead controllers left behind.
+
+A controller holds a lock (`flock`) on `<state>/controllers/<id>.lock` for as long as it
+lives; the kernel frees it however the process ends. `<state>/controllers/<id>/` holds
+the files that it generates. Its containers bear its id, the boot id of its machine, its
+state directory, and when their life is over at the latest.
+
+A lock that the reaper can take means a dead controller. It keeps the lock until that
+controller's containers and directory are gone, so that two reapers do not do the same
+work, and lists the containers before it looks at the locks: a controller that starts
+meanwhile has no container in the list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import calendar
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import time
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from executor.errors import ConfigError, EngineError
+from executor.sandbox.container import (
+    LABEL_BOOT,
+    LABEL_CONTROLLER,
+    LABEL_EXPIRES,
+    LABEL_LOOP,
+    LABEL_STATE,
+    LABEL_TENANT,
+)
+from executor.sandbox.engine import Engine, status
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+FOREIGN_GRACE = 3600.0
+"""Seconds that an ended container of somebody else's state directory is left alone."""
+OWN_GRACE = 60.0
+"""Seconds that a living controller has to look at its own ended container."""
+_ID = re.compile(r"[0-9a-f]{16}")
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
+_ENDED = frozenset({"exited", "dead"})
+_ATTEMPTS = 8
+_GONE = 404
+
+
+class Identity:
+    """A living controller. Made by `claim`; ended by `close` or `with`.
+
+    Attributes:
+        id: 16 hex digits.
+        boot: the machine's boot id.
+        state: the state directory.
+    """
+
+    def __init__(self, state: Path, id: str, lock: int) -> None:
+        self.id = id
+        self.state = state
+        self.boot = boot_id()
+        self._lock = lock
+        _claimed.add(self)
+
+    @classmethod
+    def claim(cls, state_directory: Path) -> Identity:
+        """A new identity; the state directory is made where there is none.
+
+        Raises:
+            ConfigError: the state directory can't be written, or has no locks.
+        """
+        try:
+            state_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            state = state_directory.resolve()
+            controllers = state / "controllers"
+            controllers.mkdir(mode=0o700, exist_ok=True)
+            for _ in range(_ATTEMPTS):
+                id = secrets.token_hex(8)
+                lock = _take(controllers / f"{id}.lock", create=True)
+                if lock is not None:
+                    identity = cls(state, id, lock)
+                    identity.directory.mkdir(mode=0o700)
+                    return identity
+        except OSError as error:
+            raise ConfigError(
+                f"state directory: {state_directory} can't be used ({error}); give a directory "
+                "of your own in EXECUTOR_STATE_DIR"
+            ) from error
+        raise ConfigError(
+            f"state directory: no file in {state_directory} can be locked; give a directory on a "
+            "local file system in EXECUTOR_STATE_DIR"
+        )
+
+    @property
+    def directory(self) -> Path:
+        """The controller's directory; removed when it is closed or found dead."""
+        return self.state / "controllers" / self.id
+
+    def files_directory(self, exec_id: str) -> Path:
+        """A directory for the generated files of one box, made on first use.
+
+        Args:
+            exec_id: name of the loop, or of one box of it.
+        """
+        if not _NAME.fullmatch(exec_id):
+            raise ValueError(f"{exec_id!r} is no name of a loop")
+        path = self.directory / exec_id
+        path.mkdir(mode=0o700, exist_ok=True)
+        return path
+
+    def discard_files(self, exec_id: str) -> None:
+        """Removes the generated files of one box; to be called when it is gone."""
+        if _NAME.fullmatch(exec_id):
+            _remove_tree(self.directory, exec_id)
+
+    def labels(self, exec_id: str, tenant: str, lifetime: float) -> dict[str, str]:
+        """The labels of a container of this controller.
+
+        Args:
+            lifetime: seconds from now after which anybody may remove it.
+        """
+        return {
+            LABEL_CONTROLLER: self.id,
+            LABEL_BOOT: self.boot,
+            LABEL_LOOP: exec_id,
+            LABEL_TENANT: tenant,
+            LABEL_EXPIRES: str(int(time.time() + lifetime)),
+            LABEL_STATE: str(self.state),
+        }
+
+    def close(self) -> None:
+        """Removes the directory and frees the lock."""
+        if self._lock < 0:
+            return
+        if _remove_tree(self.directory.parent, self.id):
+            with suppress(FileNotFoundError):
+                self.directory.with_suffix(".lock").unlink()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Closes the lock's descriptor. In a forked child this frees nothing."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def __enter__(self) -> Identity:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+_claimed: weakref.WeakSet[Identity] = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    """A child that outlives its parent must not keep the parent's lock."""
+    for identity in list(_claimed):
+        identity._let_go()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def boot_id() -> str:
+    """The id that the kernel made up when it started."""
+    return BOOT_ID.read_text().strip()
+
+
+# ─── reaping ────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """What a pass of the reaper removed.
+
+    Attributes:
+        containers: ids.
+        directories: ids of controllers.
+        failures: what could not be removed and why, one sentence each.
+    """
+
+    containers: tuple[str, ...] = ()
+    directories: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
+
+
+async def reap(engine: Engine, state_directory: Path, identity: Identity | None = None) -> Reaped:
+    """Removes what dead controllers left on this engine and in this state directory.
+
+    May run any number of times at once, in one process or several.
+
+    Args:
+        identity: the caller's own; its boxes are left to it.
+
+    Raises:
+        EngineError: the engine can't list its containers; nothing was removed then.
+    """
+    state = state_directory.resolve()
+    listed = await engine.list_containers({LABEL_CONTROLLER: None})
+    with _dead_controllers(state / "controllers") as dead:
+        view = _View(state, boot_id(), dead, _known(state / "controllers"), identity)
+        removed: list[str] = []
+        failures: list[str] = []
+        unfinished: set[str] = set()
+        for container in listed:
+            try:
+                if await _is_over(engine, view, container):
+                    await engine.remove(container["Id"])
+                    removed.append(container["Id"])
+            except EngineError as error:
+                if status(error) == _GONE:
+                    continue
+                failures.append(str(error))
+                unfinished.add(_label(container, LABEL_CONTROLLER))
+        directories = await asyncio.to_thread(
+            _remove_directories, state / "controllers", sorted(set(dead) - unfinished)
+        )
+    return Reaped(tuple(removed), directories, tuple(failures))
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What is known about controllers while a pass lasts."""
+
+    state: Path
+    boot: str
+    dead: Mapping[str, int]
+    known: frozenset[str]
+    identity: Identity | None
+
+    def is_dead(self, container: Mapping[str, Any]) -> bool:
+        """The container's controller used this state directory and lives no longer.
+
+        One of another boot counts when it is known here: another machine may use the
+        same engine with a state directory of the same name.
+        """
+        controller = _label(container, LABEL_CONTROLLER)
+        if _label(container, LABEL_STATE) != str(self.state):
+            return False
+        if _label(container, LABEL_BOOT) == self.boot:
+            return controller in self.dead or controller not in self.known
+        return controller in self.dead
+
+    def is_living(self, container: Mapping[str, Any]) -> bool:
+        """The container's controller is known here and holds its lock."""
+        controller = _label(container, LABEL_CONTROLLER)
+        same = _label(container, LABEL_STATE) == str(self.state)
+        return same and controller in self.known and controller not in self.dead
+
+
+async def _is_over(engine: Engine, view: _View, container: Mapping[str, Any]) -> bool:
+    """Whether a container may be removed now."""
+    if view.is_dead(container) or _expired(container):
+        return True
+    if container.get("State") not in (*_ENDED, "created"):
+        return False
+    if not view.is_living(container):
+        return await _idle(engine, container) > FOREIGN_GRACE
+    own = view.identity is not None and view.identity.id == _label(container, LABEL_CONTROLLER)
+    ended = container.get("State") in _ENDED
+    return own and ended and await _idle(engine, container) > OWN_GRACE
+
+
+def _label(container: Mapping[str, Any], name: str) -> str:
+    return str((container.get("Labels") or {}).get(name, ""))
+
+
+def _expired(container: Mapping[str, Any]) -> bool:
+    text = _label(container, LABEL_EXPIRES)
+    return text.isascii() and text.isdigit() and time.time() > int(text[:18])
+
+
+async def _idle(engine: Engine, container: Mapping[str, Any]) -> float:
+    """Seconds since the container ended, or was made if it never started."""
+    times = [float(container.get("Created") or 0)]
+    if container.get("State") in _ENDED:
+        state = (await engine.inspect(container["Id"])).get("State") or {}
+        times.append(_seconds(str(state.get("FinishedAt") or "")))
+    return time.time() - max(times)
+
+
+def _seconds(text: str) -> float:
+    """`2026-01-02T03:04:05.678901234Z` → seconds since 1970; unreadable → 0."""
+    with suppress(ValueError, OverflowError):
+        return float(calendar.timegm(time.strptime(text[:19], "%Y-%m-%dT%H:%M:%S")))
+    return 0.0
+
+
+# ─── locks and directories ──────────────────────────────────────────────────────────
+
+
+@contextmanager
+def _dead_controllers(controllers: Path) -> Iterator[dict[str, int]]:
+    """Id → lock of every controller that holds its lock no longer; held meanwhile."""
+    dead: dict[str, int] = {}
+    try:
+        for id in sorted(_known(controllers)):
+            lock = _take(controllers / f"{id}.lock", create=False)
+            if lock is not None:
+                dead[id] = lock
+        yield dead
+    finally:
+        for lock in dead.values():
+            os.close(lock)
+
+
+def _known(controllers: Path) -> frozenset[str]:
+    """Ids of the controllers that have a lock file."""
+    try:
+        names = os.listdir(controllers)
+    except FileNotFoundError:
+        return frozenset()
+    return frozenset(
+        name.removesuffix(".lock")
+        for name in names
+        if name.endswith(".lock") and _ID.fullmatch(name.removesuffix(".lock"))
+    )
+
+
+def _take(path: Path, *, create: bool) -> int | None:
+    """A lock's descriptor; None when it is held, or is no longer what the path names."""
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    flags |= os.O_CREAT | os.O_EXCL if create else os.O_NONBLOCK
+    try:
+        descriptor = os.open(path, flags, 0o600)
+    except OSError:
+        if create and not path.exists():
+            raise
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False)):
+            return descriptor
+    except OSError:
+        pass
+    os.close(descriptor)
+    return None
+
+
+def _remove_directories(controllers: Path, dead: list[str]) -> tuple[str, ...]:
+    """Removes directories of controllers whose lock is held by the caller, lock last."""
+    removed = []
+    for id in dead:
+        if _remove_tree(controllers, id):
+            with suppress(FileNotFoundError):
+                (controllers / f"{id}.lock").unlink()
+            removed.append(id)
+    return tuple(removed)
+
+
+def _remove_tree(parent: Path, name: str) -> bool:
+    """Removes a directory by file descriptors, following no link; True when it is gone."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = -1
+    try:
+        descriptor = os.open(parent, flags)
+        shutil.rmtree(name, dir_fd=descriptor)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+    return True
