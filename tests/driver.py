@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -77,11 +78,11 @@ class Box:
         """One operation."""
         return self.thread.run(self.sandbox.request(op, arguments, body, timeout=60))
 
-    def start(self, command: str | None, timeout: float | None = 30, **more: Any) -> asyncio.Future:
-        """A command that is not waited for; a `concurrent.futures.Future`."""
-        return asyncio.run_coroutine_threadsafe(
-            self._run(command, timeout, more), self.thread.loop
-        )
+    def start(
+        self, command: str | None, timeout: float | None = 30, **more: Any
+    ) -> concurrent.futures.Future[Ran]:
+        """A command that is not waited for."""
+        return asyncio.run_coroutine_threadsafe(self._run(command, timeout, more), self.thread.loop)
 
     def run(self, command: str | None, timeout: float | None = 30, **more: Any) -> Ran:
         """A command's outcome."""
@@ -90,7 +91,7 @@ class Box:
     async def _run(self, command: str | None, timeout: float | None, more: dict[str, Any]) -> Ran:
         body = more.pop("body", b"")
         on_output = more.pop("on_output", None)
-        arguments = {
+        arguments: dict[str, Any] = {
             "command": command,
             "argv": None,
             "cwd": None,
@@ -106,6 +107,6 @@ class Box:
         answer = await self.sandbox.request(
             "run", arguments, body, timeout=timeout, on_output=on_output
         )
-        sizes = [answer.value.get(name) or {"head": 0, "tail": 0} for name in ("stdout", "stderr")]
-        border = sizes[0]["head"] + sizes[0]["tail"]
+        kept = answer.value["stdout"]
+        border = kept["head"] + kept["tail"]
         return Ran(answer.value, answer.data[:border], answer.data[border:])

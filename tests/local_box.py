@@ -66,7 +66,7 @@ async def open_local_box(root: Path, scratch: Path, lease: float = 30.0) -> Asyn
         stderr=asyncio.subprocess.PIPE,
         env={"PATH": "/usr/bin:/bin"},
     )
-    connection = Connection(None, lambda error: connection.fail_waiting(error))
+    connection = Connection(None, lambda error: connection.fail_waiting(error))  # noqa: PLW0108 (it is not there yet)
     ChildStream(child, connection)
     try:
         await connection.hello(

@@ -1,0 +1,415 @@
+"""Reads and checks the catalog: tools, toolsets, loop types, and the defaults of a run.
+
+The packaged `catalog.toml` comes first; a user's file overrides it key by key. Whatever
+is wrong is reported at once, each fault with its file, its key and the mend.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from executor.errors import ConfigError
+from executor.model import Access, Limits, LoopSpec
+
+Lane = Literal["no-net", "net", "heavy"]
+
+PACKAGED = "catalog.toml"
+
+_LATER = frozenset(
+    {
+        *("run_command_isolated", "web_fetch", "web_search", "build", "test", "validate"),
+        *("create_plan", "create_spec", "create_phase"),
+    }
+)
+"""Tools that catalogs written for this kind of executor name and that are not built yet:
+their tables are checked like any other and have no effect."""
+
+_LIMIT_NAMES = frozenset(field.name for field in fields(Limits))
+
+
+class Keep(StrEnum):
+    """Which part of an output stays when it is too long for the model."""
+
+    START = "start"
+    END = "end"
+    BOTH = "both"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolEntry:
+    """What the catalog says about one tool.
+
+    Attributes:
+        lane: the kind of sandbox that the tool is meant for.
+        access: what it touches.
+        timeout_ms: milliseconds that a call may take; for commands the default.
+        max_output_bytes: UTF-8 bytes of output that the model is shown.
+        max_timeout_ms: milliseconds; the largest timeout that a call may ask for.
+        keep: which part of a longer output stays.
+        description: replaces the tool's own text.
+        enabled: False takes the tool away.
+    """
+
+    lane: Lane
+    access: Access
+    timeout_ms: int
+    max_output_bytes: int
+    max_timeout_ms: int | None = None
+    keep: Keep = Keep.START
+    description: str | None = None
+    enabled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ToolsetEntry:
+    """What the catalog says about one toolset.
+
+    Attributes:
+        line_separator: stands between line number and line in what `read_file` shows.
+        merge_stderr: commands write both streams into one pipe, in exact order.
+    """
+
+    line_separator: str
+    merge_stderr: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """The whole catalog, checked.
+
+    Attributes:
+        tools: by canonical name.
+        toolsets: by name.
+        loop_types: name → canonical names of all tools that such a loop has.
+        loop: defaults of a run, as arguments of `LoopSpec` and `Limits`.
+    """
+
+    tools: Mapping[str, ToolEntry]
+    toolsets: Mapping[str, ToolsetEntry]
+    loop_types: Mapping[str, tuple[str, ...]]
+    loop: Mapping[str, Any]
+
+    def loop_spec(self, worktree: Path | str, **given: Any) -> LoopSpec:
+        """A specification from the `[loop]` defaults; what is given and not None wins.
+
+        Args:
+            worktree: the directory that the loop works in.
+            given: fields of `LoopSpec` and of `Limits`, side by side.
+        """
+        values = {**self.loop, **{key: value for key, value in given.items() if value is not None}}
+        values["environment"] = {
+            **self.loop.get("environment", {}),
+            **(given.get("environment") or {}),
+        }
+        limits = {name: values.pop(name) for name in _LIMIT_NAMES & values.keys()}
+        return LoopSpec(worktree=worktree, limits=Limits(**limits), **values)
+
+    def faults(self, spec: LoopSpec) -> list[str]:
+        """What this catalog finds wrong with a specification, one sentence each."""
+        found: list[str] = []
+        for option, value, known in (
+            ("toolset", spec.toolset, self.toolsets),
+            ("loop_type", spec.loop_type, self.loop_types),
+        ):
+            if value is not None and value not in known:
+                found.append(f"{option}: there is no {value!r}{_instead(value, known)}")
+        return found
+
+
+# ─── the file as it is written ──────────────────────────────────────────────────────
+
+_Count = Annotated[int, Field(ge=1)]
+_Names = Annotated[list[str], Field(min_length=1)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class _ToolTable(_Table):
+    lane: Lane | None = None
+    access: Literal["read", "write", "exec", "network", "session"] | None = None
+    timeout_ms: _Count | None = None
+    max_timeout_ms: _Count | None = None
+    max_output_bytes: Annotated[int, Field(ge=1000)] | None = None
+    keep: Literal["start", "end", "both"] | None = None
+    description: Annotated[str, Field(min_length=1)] | None = None
+    enabled: bool | None = None
+
+
+class _ToolsetTable(_Table):
+    line_separator: Annotated[str, Field(min_length=1, max_length=8)] | None = None
+    merge_stderr: bool | None = None
+
+
+class _LoopTypeTable(_Table):
+    tools: _Names
+
+
+class _LoopTable(_Table):
+    memory: str | int | None = None
+    cpus: float | None = None
+    pids: int | None = None
+    call_timeout: float | None = None
+    max_seconds: float | None = None
+    file_bytes: str | int | None = None
+    open_files: _Count | None = None
+    toolset: str | None = None
+    loop_type: str | None = None
+    mode: Literal["default", "plan", "acceptEdits", "bypass"] | None = None
+    image: str | None = None
+    runtime: str | None = None
+    environment: dict[str, str] | None = None
+    uid: int | None = None
+    tenant: str | None = None
+
+
+class _File(_Table):
+    tools: dict[str, _ToolTable] = {}
+    toolsets: dict[str, _ToolsetTable] = {}
+    loop_types: dict[str, _LoopTypeTable] = {}
+    loop: _LoopTable = _LoopTable()
+
+
+_TABLES: dict[str, type[_Table]] = {
+    "tools": _ToolTable,
+    "toolsets": _ToolsetTable,
+    "loop_types": _LoopTypeTable,
+}
+
+
+def load(config: Path | str | None = None) -> Catalog:
+    """The packaged catalog with the user's file over it.
+
+    Raises:
+        ConfigError: the file can't be read, or anything in it is wrong; all faults.
+    """
+    sources = [(PACKAGED, resources.files("executor").joinpath(PACKAGED).read_text("utf-8"))]
+    if config is not None:
+        try:
+            sources.append((str(config), Path(config).read_text("utf-8")))
+        except FileNotFoundError:
+            raise ConfigError(f"{config}: there is no such file; give an existing one") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{config}: can't be read ({error}); give a TOML file") from error
+    return parse(sources)
+
+
+def parse(sources: Sequence[tuple[str, str]]) -> Catalog:
+    """Catalog texts, the packaged one first, → the catalog. Pure.
+
+    Args:
+        sources: (file name for messages, TOML text) in rising order of precedence.
+
+    Raises:
+        ConfigError: with every fault of every source.
+    """
+    faults: list[str] = []
+    merged: dict[str, Any] = {}
+    for name, text in sources:
+        try:
+            table = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            faults.append(f"{name}: not valid TOML: {error}; mend the syntax there")
+            continue
+        found, sound = _shape_faults(table)
+        if merged:
+            found += _name_faults(table, merged)
+        before, merged = merged, _merge(merged, sound)
+        found += _sense_faults(merged, sound, first=not before)
+        faults += [f"{name}: {fault}" for fault in found]
+    if faults:
+        raise ConfigError(faults)
+    return _build(merged)
+
+
+def _build(merged: Mapping[str, Any]) -> Catalog:
+    tools = {
+        name: ToolEntry(
+            **{
+                **entry,
+                "access": Access(entry["access"]),
+                "keep": Keep(entry.get("keep", Keep.START)),
+            }
+        )
+        for name, entry in merged["tools"].items()
+        if name not in _LATER
+    }
+    return Catalog(
+        tools=tools,
+        toolsets={name: ToolsetEntry(**entry) for name, entry in merged["toolsets"].items()},
+        loop_types={name: tuple(entry["tools"]) for name, entry in merged["loop_types"].items()},
+        loop=merged["loop"],
+    )
+
+
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        both = isinstance(below, Mapping) and isinstance(value, Mapping)
+        merged[key] = _merge(below, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+# ─── faults ─────────────────────────────────────────────────────────────────────────
+
+
+def _shape_faults(table: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
+    """Unknown keys and wrong types of one file, and the file without them."""
+    try:
+        _File.model_validate(table)
+    except ValidationError as error:
+        # A key that may have one of two types is reported once, not once for each type.
+        found = {_key(item["loc"]): item for item in error.errors()}
+        for key in found:
+            table = _without(table, key.split("."))
+        return [f"{key}: {_shape_fault(item)}" for key, item in found.items()], table
+    return [], table
+
+
+def _without(table: dict[str, Any], key: Sequence[str]) -> dict[str, Any]:
+    """The table without this key, so that the rest of it can still be judged."""
+    first, *rest = key
+    below = table.get(first)
+    kept = {name: value for name, value in table.items() if name != first}
+    if rest and isinstance(below, dict) and rest[0] in below:
+        kept[first] = _without(below, rest)
+    return kept
+
+
+def _key(location: Sequence[int | str]) -> str:
+    parts = [str(part) for part in location]
+    if parts[-1] in ("int", "str", "float") and len(parts) > 1:
+        parts.pop()
+    return ".".join(parts)
+
+
+def _shape_fault(item: Any) -> str:
+    location, kind, given = item["loc"], item["type"], item["input"]
+    if kind == "extra_forbidden":
+        known = _known_keys(location)
+        return f"unknown key{_instead(str(location[-1]), known)}"
+    if kind == "missing":
+        return "is missing; add it"
+    mends = {
+        "literal_error": f"is {given!r}; write {_expected(item)}",
+        "greater_than_equal": f"is {given!r}; write {_bound(item)} or more",
+        "too_short": "is empty; name at least one",
+        "string_too_short": "is empty; write some text",
+        "string_too_long": f"is {given!r}; write at most {item.get('ctx', {}).get('max_length')}"
+        " characters",
+    }
+    if kind in mends:
+        return mends[kind]
+    return f"is {_shown(given)}; write {_wanted(location, kind)}"
+
+
+def _known_keys(location: Sequence[int | str]) -> Iterable[str]:
+    if len(location) == 1:
+        return _File.model_fields
+    if location[0] == "loop":
+        return _LoopTable.model_fields
+    return _TABLES[str(location[0])].model_fields
+
+
+def _expected(item: Any) -> str:
+    return str(item.get("ctx", {}).get("expected", "an allowed value")).replace("'", '"')
+
+
+def _bound(item: Any) -> str:
+    return str(item.get("ctx", {}).get("ge"))
+
+
+def _shown(value: Any) -> str:
+    kinds = {bool: "true or false", str: "text", dict: "a table", list: "a list", float: "a number"}
+    return kinds.get(type(value), "a whole number" if isinstance(value, int) else "no such value")
+
+
+def _wanted(location: Sequence[int | str], kind: str) -> str:
+    if location[-2:-1] and location[-2] in ("memory", "file_bytes"):
+        return 'a size, for example "2g"'
+    wants = {
+        "int_type": "a whole number",
+        "float_type": "a number",
+        "string_type": "text in quotes",
+        "bool_type": "true or false",
+        "list_type": 'a list of names, for example ["read_file"]',
+        "dict_type": "a table",
+        "model_type": f"a table, [{'.'.join(str(part) for part in location)}]",
+        "model_attributes_type": f"a table, [{'.'.join(str(part) for part in location)}]",
+    }
+    return wants.get(kind, "another value")
+
+
+def _name_faults(table: Mapping[str, Any], base: Mapping[str, Any]) -> list[str]:
+    """Tables of a user's file that name a tool or toolset which does not exist."""
+    found: list[str] = []
+    for kind, later in (("tools", _LATER), ("toolsets", frozenset[str]())):
+        tables = table.get(kind)
+        if not isinstance(tables, Mapping):
+            continue
+        for name, given in tables.items():
+            if name not in base[kind] and name not in later:
+                found.append(f"{kind}.{name}: unknown name{_instead(name, base[kind])}")
+            elif kind == "tools" and name not in later and isinstance(given, Mapping):
+                found += _idle_faults(name, given, base[kind][name])
+    return found
+
+
+def _idle_faults(name: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
+    """Keys that mean something for some tools only."""
+    return [
+        f"tools.{name}.{key}: has no effect for this tool; leave it out"
+        for key in ("keep", "max_timeout_ms")
+        if key in given and key not in known
+    ]
+
+
+def _sense_faults(merged: Mapping[str, Any], table: Mapping[str, Any], first: bool) -> list[str]:
+    """Values that are well formed but don't go together."""
+    found: list[str] = []
+    for name, entry in merged["tools"].items():
+        longest = entry.get("max_timeout_ms")
+        if longest is not None and longest < entry.get("timeout_ms", 0):
+            found.append(
+                f"tools.{name}.timeout_ms: {entry['timeout_ms']} is more than max_timeout_ms = "
+                f"{longest}; lower it or raise max_timeout_ms"
+            )
+    for name, entry in merged["loop_types"].items():
+        for tool in entry.get("tools", ()):
+            if tool not in merged["tools"] or tool in _LATER:
+                found.append(
+                    f"loop_types.{name}.tools: there is no tool {tool!r}"
+                    f"{_instead(tool, set(merged['tools']) - _LATER)}"
+                )
+    if first or "loop" in table:
+        found += _loop_faults(merged)
+    return found
+
+
+def _loop_faults(merged: Mapping[str, Any]) -> list[str]:
+    loop = merged["loop"]
+    limits = Limits(**{name: loop[name] for name in _LIMIT_NAMES & loop.keys()})
+    found = [f"loop.{fault}" for fault in limits.faults()]
+    for key, known in (("toolset", merged["toolsets"]), ("loop_type", merged["loop_types"])):
+        value = loop.get(key)
+        if value is not None and value not in known:
+            found.append(f"loop.{key}: there is no {value!r}{_instead(value, known)}")
+    return found
+
+
+def _instead(name: str, known: Iterable[str]) -> str:
+    """`; did you mean X?` where something is near, else the list of what there is."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(names)}"

@@ -1,0 +1,463 @@
+"""Loops: opened over a worktree, given calls, closed with nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+from executor import results
+from executor.catalog import Catalog, load
+from executor.errors import Code, ConfigError, EngineError, SandboxError
+from executor.model import (
+    MOUNT,
+    Call,
+    CallStarted,
+    Event,
+    Finished,
+    LaneLost,
+    LaneOpened,
+    LoopSpec,
+    Output,
+    Result,
+)
+from executor.permissions import Mode
+from executor.pipeline import Emit, Pipeline
+from executor.sandbox.box import Host, open_box
+from executor.sandbox.engine import Engine
+from executor.sandbox.images import Progress
+from executor.sandbox.reaper import Identity, reap
+from executor.sandbox.runtime import silent
+from executor.scheduling import batches
+from executor.session import Session
+from executor.settings import Settings
+from executor.tool import Answer, OnOutput, Operations, Registry, Surroundings, worktree_path
+from executor.toolsets import standard
+
+DAY = 86400.0
+LANE = "no-net"
+"""The lane of every box so far: they all have the same policy, no network."""
+OVERTIME = 3.0
+"""Seconds that a call which is being ended may go on after the loop's time is over."""
+MAX_QUEUED_OUTPUT = 1000
+"""Events that may wait for a slow reader of `stream` before live output is dropped."""
+SWEEP_INTERVAL = 300.0
+"""Seconds between two looks for what dead controllers left behind."""
+SWEEP_PATIENCE = 10.0
+"""Seconds that closing a controller waits for its first look."""
+
+log = logging.getLogger(__name__)
+
+_NO_BOX = (Code.SANDBOX_LOST, Code.SANDBOX_UNAVAILABLE, Code.PROTOCOL_ERROR)
+
+_REGISTRIES = {standard.NAME: standard.registry}
+
+
+class OpenBox(Operations, Protocol):
+    """A box as the sandbox layer hands it out."""
+
+    @property
+    def name(self) -> str:
+        """Of the container."""
+
+    @property
+    def capabilities(self) -> dict[str, Any]:
+        """What isolation is really there."""
+
+    @property
+    def error(self) -> SandboxError | None:
+        """Why the box is lost; None while it lives."""
+
+
+Opener: TypeAlias = Callable[[LoopSpec], AbstractAsyncContextManager[OpenBox]]
+"""Opens a box for a loop; leaving the context removes it."""
+
+
+class Loop:
+    """One open loop. Made by `Controller.open`."""
+
+    def __init__(self, spec: LoopSpec, catalog: Catalog, opener: Opener) -> None:
+        self.spec = spec
+        self.session = Session()
+        self.registry: Registry = _REGISTRIES[spec.toolset](catalog, spec.limits)
+        allowed = catalog.loop_types[spec.loop_type] if spec.loop_type is not None else None
+        self.pipeline = Pipeline(self.registry, Mode(spec.mode), allowed, spec.loop_type)
+        self._seat = _Seat(spec, opener, self.session, self._announce)
+        self._surroundings = Surroundings(
+            exec_id=self.exec_id,
+            session=self.session,
+            limits=spec.limits,
+            lane=LANE,
+            toolset=catalog.toolsets[spec.toolset],
+            roots=_roots(spec),
+            box=self._seat,
+        )
+        self._started = time.monotonic()
+        self._seconds = spec.limits.max_seconds or DAY
+        self._deadline = self._started + self._seconds
+        self._sequence = 0
+        self._listeners: list[Emit] = []
+        self._unheard: list[Event] = []
+
+    @property
+    def exec_id(self) -> str:
+        """The loop's name."""
+        return self.spec.exec_id or ""
+
+    @property
+    def completed(self) -> str | None:
+        """What the model said on `complete_task`; None before."""
+        return self.session.completed
+
+    @property
+    def capabilities(self) -> dict[str, Any]:
+        """What isolation the open box really has."""
+        return self._seat.capabilities
+
+    def definitions(self) -> tuple[dict[str, Any], ...]:
+        """The loop's enabled tools as Anthropic's API takes them."""
+        return Registry.from_tools(self.pipeline.enabled()).definitions()
+
+    def mark_read(self, path: str, digest: str) -> None:
+        """The caller has seen the whole file itself, so it may be changed.
+
+        Args:
+            path: as a model would write it.
+            digest: its content hash, as `read_file` reports it; a file that changed since
+                is not overwritten.
+        """
+        self.session.knows(worktree_path(path, self._surroundings.roots), digest)
+
+    async def execute(self, call: Call) -> Result:
+        """Run one call. Every failure is a result; only cancellation is raised."""
+        return await self._execute(call, None)
+
+    async def turn(self, calls: Iterable[Call]) -> list[Result]:
+        """Run the calls of one assistant turn: reads together, changes one by one.
+
+        Returns:
+            The results in the order of the calls.
+        """
+        return await self._turn(list(calls), None)
+
+    async def stream(self, calls: Iterable[Call]) -> AsyncIterator[Event]:
+        """Run the calls of one turn and tell what happens; leaving early cancels them.
+
+        `Finished` comes once for each call, in the order of the calls.
+        """
+        queue: asyncio.Queue[Event | None] = asyncio.Queue()
+
+        def emit(event: Event) -> None:
+            if isinstance(event, Output) and queue.qsize() > MAX_QUEUED_OUTPUT:
+                return
+            queue.put_nowait(self._stamped(event))
+
+        for event in self._unheard:
+            emit(event)
+        self._unheard.clear()
+        self._listeners.append(emit)
+        task = asyncio.create_task(self._turn(list(calls), emit))
+        task.add_done_callback(lambda _: queue.put_nowait(None))
+        try:
+            while (event := await queue.get()) is not None:  # type: ignore[assignment]
+                yield event
+            await task
+        finally:
+            self._listeners.remove(emit)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    # ─── behind them ───
+
+    async def _turn(self, calls: Sequence[Call], emit: Emit | None) -> list[Result]:
+        found: dict[int, Result] = {}
+        told = 0
+
+        async def run(position: int) -> None:
+            nonlocal told
+            found[position] = await self._execute(calls[position], emit)
+            while emit is not None and told in found:
+                emit(Finished(result=found[told]))
+                told += 1
+
+        for batch in batches(self.pipeline.order(call) for call in calls):
+            if len(batch) == 1:
+                await run(batch[0])
+                continue
+            async with asyncio.TaskGroup() as group:
+                for position in batch:
+                    group.create_task(run(position))
+        return [found[position] for position in range(len(calls))]
+
+    async def _execute(self, call: Call, emit: Emit | None) -> Result:
+        if emit is not None:
+            emit(CallStarted(call=call))
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            return self._time_is_over(call)
+        losses = self._seat.losses
+        result = await self.pipeline.answer(call, self._surroundings, emit, left)
+        if result.code in _NO_BOX:
+            return self._time_is_over(call) if time.monotonic() >= self._deadline else result
+        if self._seat.losses != losses:
+            return _with_loss(result, self._seat.cause)
+        return result
+
+    def _time_is_over(self, call: Call) -> Result:
+        message = f"The loop's time of {self._seconds:g} s is over; no more calls are run."
+        elapsed = (time.monotonic() - self._deadline) * 1000
+        return results.refusal(call, Code.TIMEOUT, message, max(elapsed, 0.0))
+
+    def _announce(self, event: Event) -> None:
+        if not self._listeners:
+            self._unheard.append(event)
+        for emit in self._listeners:
+            emit(event)
+
+    def _stamped(self, event: Event) -> Event:
+        self._sequence += 1
+        since = (time.monotonic() - self._started) * 1000
+        return replace(event, exec_id=self.exec_id, seq=self._sequence, monotonic_ms=since)
+
+    async def _end_in_time(self) -> None:
+        """Take the box away when the loop's time is over, whatever still runs in it."""
+        await asyncio.sleep(max(self._deadline + OVERTIME - time.monotonic(), 0.0))
+        await self._seat.close()
+
+    @contextlib.asynccontextmanager
+    async def _opened(self) -> AsyncIterator[Loop]:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._seat.close)
+            await self._seat.open()
+            watch = asyncio.create_task(self._end_in_time())
+            stack.callback(watch.cancel)
+            yield self
+
+
+class _Seat:
+    """The loop's place for a box. A lost box is replaced when the next call needs one.
+
+    Attributes:
+        losses: how many boxes were lost and replaced.
+        cause: why the last of them was lost.
+    """
+
+    def __init__(self, spec: LoopSpec, opener: Opener, session: Session, announce: Emit) -> None:
+        self.losses = 0
+        self.cause = ""
+        self._spec = spec
+        self._opener = opener
+        self._session = session
+        self._announce = announce
+        self._lock = asyncio.Lock()
+        self._box: OpenBox | None = None
+        self._stack = AsyncExitStack()
+        self._is_closed = False
+
+    @property
+    def capabilities(self) -> dict[str, Any]:
+        return self._box.capabilities if self._box is not None else {}
+
+    async def ready(self) -> None:
+        """See `Box.ready`."""
+        if self._box is None or self._box.error is not None:
+            await self.open()
+
+    async def request(
+        self,
+        op: str,
+        arguments: dict[str, Any],
+        body: bytes = b"",
+        *,
+        timeout: float | None = None,
+        on_output: OnOutput | None = None,
+    ) -> Answer:
+        """See `Operations.request`."""
+        box = self._box
+        if box is None or box.error is not None:
+            box = await self.open()
+        return await box.request(op, arguments, body, timeout=timeout, on_output=on_output)
+
+    async def open(self) -> OpenBox:
+        """The open box, after opening one if there is none. Callers at once share it.
+
+        Raises:
+            SandboxError: none could be opened.
+        """
+        async with self._lock:
+            if self._is_closed:
+                raise SandboxError("the loop is closed")
+            box = self._box
+            if box is not None and box.error is None:
+                return box
+            if box is not None:
+                await self._drop(box)
+            self._box = box = await self._stack.enter_async_context(self._opener(self._spec))
+            self._announce(LaneOpened(lane=LANE, sandbox=box.name))
+            return box
+
+    async def _drop(self, box: OpenBox) -> None:
+        self._box = None
+        self.losses += 1
+        self.cause = str(box.error)
+        # A new box starts at the root.
+        self._session.cwd = MOUNT
+        self._announce(LaneLost(lane=LANE, cause=self.cause))
+        stack, self._stack = self._stack, AsyncExitStack()
+        await stack.aclose()
+
+    async def close(self) -> None:
+        """Remove the box. Nothing is opened after this."""
+        self._is_closed = True
+        async with self._lock:
+            self._box = None
+            try:
+                await self._stack.aclose()
+            except SandboxError as error:
+                log.warning("the box could not be removed and is left to the reaper: %s", error)
+
+
+def _with_loss(result: Result, cause: str) -> Result:
+    """The result, with what the loop has to know about its new box."""
+    notice = (
+        f"the sandbox was lost ({cause}) and a new one was opened on the same worktree: "
+        f"processes, /tmp and the working directory are gone, files in {MOUNT} are intact"
+    )
+    content: Any = result.content
+    if isinstance(content, str):
+        content = results.with_notices(content, [notice])
+    else:
+        content = [*content, {"type": "text", "text": f"[{notice}]"}]
+    details = {**(result.details or {}), "sandbox_lost": cause}
+    return replace(result, content=content, details=details)
+
+
+def _roots(spec: LoopSpec) -> tuple[str, ...]:
+    """Names that the worktree's root has on the host; a host's prompt may use them."""
+    given = os.path.abspath(spec.worktree)
+    return tuple(root for root in dict.fromkeys((given, os.path.realpath(given))) if root != "/")
+
+
+class Controller:
+    """Opens loops. An async context manager; what it opened is gone when it ends.
+
+    Args:
+        settings: how to reach the engine; None = from the environment.
+        catalog: tools and limits; None = the packaged catalog with the user's file.
+        opener: opens boxes; None = containers on the engine of the settings.
+        progress: told what takes long while a box is opened.
+    """
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        catalog: Catalog | None = None,
+        *,
+        opener: Opener | None = None,
+        progress: Progress = silent,
+    ) -> None:
+        self.settings = settings if settings is not None else Settings.load()
+        self.catalog = catalog if catalog is not None else load(self.settings.config_file)
+        self._opener = opener
+        self._progress = progress
+        self._open: set[str] = set()
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Controller:
+        """Connects to the engine and begins to clear away what dead controllers left.
+
+        Raises:
+            EngineUnavailable: nothing answers, or what answers can't be used.
+        """
+        if self._opener is None:
+            async with AsyncExitStack() as stack:
+                self._opener = await self._connect(stack)
+                self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def _connect(self, stack: AsyncExitStack) -> Opener:
+        engine = await stack.enter_async_context(await Engine.connect(self.settings))
+        state = self.settings.state_directory
+        try:
+            identity = stack.enter_context(Identity.claim(state))
+        except OSError as error:
+            raise ConfigError(
+                f"state directory: {state} can't be used ({error.strerror}); "
+                "set EXECUTOR_STATE_DIR to one that can be written"
+            ) from error
+        await stack.enter_async_context(_swept(engine, state, identity))
+        return functools.partial(open_box, Host(engine, identity, self._progress))
+
+    @contextlib.asynccontextmanager
+    async def open(self, spec: LoopSpec) -> AsyncIterator[Loop]:
+        """A loop with an open box.
+
+        Args:
+            spec: its worktree and how it is boxed.
+
+        Raises:
+            ConfigError: the specification is wrong; holds every fault.
+            SandboxError: no box could be had.
+        """
+        if self._opener is None:
+            raise RuntimeError("open the controller first: async with Controller() as controller")
+        self._check(spec)
+        exec_id = spec.exec_id or f"loop-{secrets.token_hex(6)}"
+        if exec_id in self._open:
+            raise ConfigError(f"exec_id: a loop {exec_id!r} is open; give another name")
+        self._open.add(exec_id)
+        try:
+            loop = Loop(spec.with_exec_id(exec_id), self.catalog, self._opener)
+            async with loop._opened():
+                yield loop
+        finally:
+            self._open.discard(exec_id)
+
+    def _check(self, spec: LoopSpec) -> None:
+        faults = [*spec.faults(), *self.catalog.faults(spec)]
+        if spec.mode not in set(Mode):
+            faults.append(f"mode: there is no {spec.mode!r}; use one of {', '.join(Mode)}")
+        if faults:
+            raise ConfigError(faults)
+
+
+@contextlib.asynccontextmanager
+async def _swept(engine: Engine, state: Path, identity: Identity) -> AsyncIterator[None]:
+    """Clears away what dead controllers left, now and then again, beside the work."""
+
+    async def sweep() -> None:
+        try:
+            reaped = await reap(engine, state, identity)
+        except EngineError as error:
+            log.warning("left-overs could not be looked for: %s", error)
+            return
+        for failure in reaped.failures:
+            log.warning("left over: %s", failure)
+
+    async def again() -> None:
+        while True:
+            await asyncio.sleep(SWEEP_INTERVAL)
+            await sweep()
+
+    first = asyncio.create_task(sweep())
+    later = asyncio.create_task(again())
+    try:
+        yield
+    finally:
+        later.cancel()
+        await asyncio.wait({first}, timeout=SWEEP_PATIENCE)
+        first.cancel()
+        await asyncio.wait({first, later})

@@ -1,0 +1,92 @@
+"""`executor doctor`: the machine's findings, and a trial box to prove them."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from executor import doctor
+from executor.catalog import load
+from executor.controller import Controller
+from executor.doctor import Finding
+from executor.errors import ConfigError, ExecutorError
+from executor.model import Call, Limits, LoopSpec
+from executor.settings import Settings
+
+_MEND = "mend what the sentence names"
+
+
+@dataclass(slots=True)
+class Report:
+    """All findings.
+
+    Attributes:
+        findings: in the order in which they were made.
+        capabilities: what isolation a trial box had; empty = there was none.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    capabilities: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_able(self) -> bool:
+        """The main job can run here."""
+        return doctor.is_able(self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as `doctor --json` prints it."""
+        return {
+            "ok": self.is_able,
+            "findings": [asdict(finding) for finding in self.findings],
+            "capabilities": self.capabilities,
+        }
+
+
+async def examine() -> Report:
+    """Look at everything that a loop needs; ends with a trial box where there can be one."""
+    report = Report([Finding("executor", "ok", _version())])
+    try:
+        settings = Settings.load()
+        load(settings.config_file)
+    except ConfigError as error:
+        report.findings += [Finding("configuration", "fault", one, _MEND) for one in error.faults]
+        return report
+    report.findings.append(
+        Finding("configuration", "ok", f"file: {settings.config_file or 'none'}")
+    )
+    report.findings += await doctor.examine(settings)
+    if report.is_able and all(
+        finding.level == "ok" for finding in report.findings if finding.name == "images"
+    ):
+        await _trial(report, settings)
+    return report
+
+
+def _version() -> str:
+    try:
+        return metadata.version("executor")
+    except metadata.PackageNotFoundError:
+        return "not installed, run from its sources"
+
+
+async def _trial(report: Report, settings: Settings) -> None:
+    """Open a box on an empty directory and run one command in it."""
+    with tempfile.TemporaryDirectory(prefix="executor-doctor-") as directory:
+        spec = LoopSpec(worktree=Path(directory), limits=Limits(memory="256m", max_seconds=60))
+        try:
+            async with Controller(settings) as controller, controller.open(spec) as loop:
+                result = await loop.execute(Call("doctor", "run_command", {"command": "true"}))
+                report.capabilities = loop.capabilities
+        except ExecutorError as error:
+            report.findings.append(Finding("trial box", "fault", str(error), _MEND))
+            return
+    if result.is_error:
+        report.findings.append(Finding("trial box", "fault", str(result.content), _MEND))
+        return
+    text = f"a command ran in it in {result.duration_ms:.1f} ms"
+    report.findings.append(Finding("trial box", "ok", text))
+    facts = ", ".join(f"{name}: {value}" for name, value in report.capabilities.items())
+    report.findings.append(Finding("what isolation is there", "ok", facts))

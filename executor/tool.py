@@ -1,0 +1,498 @@
+"""What a tool is, what it is given, and where tools are registered."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import json
+import posixpath
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Protocol, TypeAlias
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+)
+from pydantic_core import PydanticCustomError
+
+from executor.catalog import ToolEntry, ToolsetEntry
+from executor.errors import Code, ConfigError, ToolError
+from executor.model import MOUNT, Access, Block, Event, Limits
+from executor.session import Session
+
+# ─── what comes in ──────────────────────────────────────────────────────────────────
+
+
+def _whole(value: Any) -> Any:
+    # JSON has one kind of number: 5.0 is a 5 that a program has written in its own way.
+    return int(value) if type(value) is float and value.is_integer() else value
+
+
+def _encodable(value: str) -> str:
+    return _checked(value, "strict")
+
+
+def _encodable_bytes(value: str) -> str:
+    return _checked(value, "surrogateescape")
+
+
+def _checked(value: str, errors: str) -> str:
+    if not value.isascii():
+        try:
+            value.encode("utf-8", errors)
+        except UnicodeEncodeError:
+            raise PydanticCustomError("string_unicode", "not valid Unicode") from None
+    return value
+
+
+Text = Annotated[str, AfterValidator(_encodable)]
+"""Text that can be written as UTF-8."""
+
+Raw = Annotated[str, AfterValidator(_encodable_bytes)]
+"""Text in which bytes that are no UTF-8, as of odd file names, are lone surrogates."""
+
+Path = Raw
+"""A path as the model writes it; `Context.path` makes a worktree path of it."""
+
+Whole = BeforeValidator(_whole)
+"""Marks an int argument; bounds stand before it: `Annotated[int, Field(le=9), Whole]`."""
+
+Positive = Annotated[int, Field(ge=1), Whole]
+"""A whole number from 1 on; no text, no truth value."""
+
+
+class Arguments(BaseModel):
+    """Base of every tool's arguments: JSON types as the schema says, nothing unknown."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, populate_by_name=False)
+
+
+# ─── what goes out ──────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a tool has to say; the pipeline makes the call's result of it.
+
+    Attributes:
+        content: what the model is shown, already within the tool's limit.
+        structured: the same as data.
+        is_error, code: the tool ran and what it ran has failed.
+        truncated: something was left out of `content`.
+        total_bytes: size of the whole output in bytes, where it is known.
+        details: JSON-able facts.
+    """
+
+    content: str | list[Block]
+    structured: dict[str, Any] | None = None
+    is_error: bool = False
+    code: Code | None = None
+    truncated: bool = False
+    total_bytes: int | None = None
+    details: dict[str, Any] | None = None
+
+
+# ─── what a tool works with ─────────────────────────────────────────────────────────
+
+OnOutput: TypeAlias = Callable[[Literal["stdout", "stderr"], bytes], None]
+
+
+class Answer(Protocol):
+    """A reply of the agent."""
+
+    @property
+    def value(self) -> dict[str, Any]:
+        """The reply's fields."""
+
+    @property
+    def data(self) -> bytes:
+        """The reply's bulk bytes."""
+
+
+class Operations(Protocol):
+    """Where the operations of an agent are asked for."""
+
+    async def request(
+        self,
+        op: str,
+        arguments: dict[str, Any],
+        body: bytes = b"",
+        *,
+        timeout: float | None = None,
+        on_output: OnOutput | None = None,
+    ) -> Answer:
+        """One operation. Cancelling the awaiting task ends it in the box.
+
+        Args:
+            op: its name.
+            arguments: its arguments.
+            body: its bulk input.
+            timeout: seconds in which the agent itself ends it; a box that has not answered
+                some time after that is lost. None = no bound.
+            on_output: takes live output.
+
+        Raises:
+            ToolError: the operation failed.
+            SandboxError: the box could not be had or was lost.
+        """
+        ...
+
+
+class Box(Operations, Protocol):
+    """The operations of a box that is replaced when it is lost."""
+
+    async def ready(self) -> None:
+        """Have a box to ask.
+
+        Raises:
+            SandboxError: none could be had.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all calls of one loop share.
+
+    Attributes:
+        exec_id: name of the loop.
+        session: its memory.
+        limits: of its box.
+        lane: kind of the box that runs its calls.
+        toolset: the catalog's entry of its toolset.
+        roots: paths of the worktree on the host, as a host's prompt may name them.
+        box: runs the operations.
+    """
+
+    exec_id: str
+    session: Session
+    limits: Limits
+    lane: str
+    toolset: ToolsetEntry
+    roots: tuple[str, ...]
+    box: Box
+
+
+@dataclass(slots=True)
+class Context:
+    """What one call is given. The only way of a tool to the box.
+
+    Attributes:
+        call_id: of the call.
+        entry: the catalog's entry of the tool.
+        loop: what all calls of the loop share.
+        emit: takes events of the call; None = nobody listens.
+        time_left: seconds until the loop ends; None = it has no end.
+    """
+
+    call_id: str
+    entry: ToolEntry
+    loop: Surroundings
+    emit: Callable[[Event], None] | None = None
+    time_left: float | None = None
+
+    @property
+    def session(self) -> Session:
+        """The loop's memory."""
+        return self.loop.session
+
+    def path(self, text: str) -> str:
+        """A path as the model wrote it → the worktree path; the root is ``""``.
+
+        Absolute paths below `/workspace`, or below the worktree's place on the host, are
+        translated as text; nothing is looked up.
+
+        Raises:
+            ToolError: INVALID_PATH, it leads out of the worktree or is no path at all.
+        """
+        return worktree_path(text, self.loop.roots)
+
+    async def ask(self, op: str, arguments: dict[str, Any], body: bytes = b"") -> Answer:
+        """One operation of the agent, ended when the tool's time is over.
+
+        Args:
+            op: its name.
+            arguments: its arguments.
+            body: its bulk input.
+
+        Raises:
+            ToolError: the operation failed, or took longer than the catalog allows.
+        """
+        await self.loop.box.ready()
+        seconds = self.entry.timeout_ms / 1000
+        if self.time_left is not None and self.time_left < seconds:
+            seconds = self.time_left
+        try:
+            async with asyncio.timeout(seconds):
+                return await self.loop.box.request(op, arguments, body)
+        except TimeoutError:
+            raise ToolError(
+                Code.TIMEOUT, f"Timed out after {round(seconds * 1000)}ms. Try less at a time."
+            ) from None
+
+
+def worktree_path(text: str, roots: Iterable[str]) -> str:
+    """See `Context.path`.
+
+    Args:
+        text: as the model wrote it.
+        roots: other names of the worktree's root than `/workspace`.
+    """
+    if "\0" in text:
+        raise _invalid_path("The path holds a NUL character, which no file name can")
+    path = text
+    if path.startswith("/"):
+        path = posixpath.normpath("/" + path.lstrip("/"))
+        for root in (*roots, MOUNT):
+            if path == root:
+                return ""
+            if path.startswith(root + "/"):
+                return path[len(root) + 1 :]
+        shown = "" if any(root in text for root in roots) else f" {text!r}"
+        raise _invalid_path(f"The path{shown} is outside the worktree")
+    path = posixpath.normpath(path) if path else "."
+    if path == ".." or path.startswith("../"):
+        raise _invalid_path(f"The path {text!r} leads out of the worktree")
+    return "" if path == "." else path
+
+
+def _invalid_path(reason: str) -> ToolError:
+    return ToolError(
+        Code.INVALID_PATH,
+        f"{reason}. The root is {MOUNT}: use a path relative to it, for example src/main.py.",
+    )
+
+
+# ─── the tool ───────────────────────────────────────────────────────────────────────
+
+Run: TypeAlias = Callable[[Context, Any], Awaitable[Outcome]]
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One tool as a toolset shows it.
+
+    Attributes:
+        name: under which the model calls it.
+        description: what the model reads.
+        schema: JSON Schema of the arguments.
+        arguments: checks and holds the arguments.
+        run: does the work.
+        canonical: name of the tool in the catalog.
+        entry: the catalog's entry.
+        is_safe: changes nothing, so it may run together with its neighbours.
+        is_last: runs after all other calls of its turn.
+    """
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+    arguments: type[Arguments]
+    run: Run
+    canonical: str
+    entry: ToolEntry
+    is_safe: bool = False
+    is_last: bool = False
+
+    @property
+    def access(self) -> Access:
+        """What the tool touches."""
+        return self.entry.access
+
+    def parse(self, given: Any) -> Arguments:
+        """Arguments as the model gave them → checked ones.
+
+        Null for an optional argument counts as absent; `create_dirs` counts as
+        `createDirs`.
+
+        Raises:
+            ToolError: INVALID_ARGUMENTS, with every fault and the names of the fields.
+        """
+        if not isinstance(given, Mapping):
+            raise self._refusal([("input", "must be an object of arguments")])
+        spelled = _SPELLINGS.get(self.arguments)
+        if spelled is None:
+            spelled = _SPELLINGS[self.arguments] = _spellings(self.arguments)
+        if spelled and not spelled.keys().isdisjoint(given):
+            given = self._respelled(given, spelled)
+        if None in given.values():
+            required = self.schema.get("required", ())
+            given = {
+                name: value
+                for name, value in given.items()
+                if value is not None or name in required
+            }
+        try:
+            return self.arguments.model_validate(given)
+        except ValidationError as error:
+            raise self._refusal([self._fault(item) for item in error.errors()]) from None
+
+    def _respelled(self, given: Mapping[str, Any], spelled: Mapping[str, str]) -> dict[str, Any]:
+        both = [name for name in spelled if name in given and spelled[name] in given]
+        if both:
+            name = both[0]
+            raise self._refusal([(name, f"is the same as {spelled[name]}; give one of the two")])
+        return {spelled.get(name, name): value for name, value in given.items()}
+
+    def _refusal(self, faults: list[tuple[str, str]]) -> ToolError:
+        sentences = [f"{name} {fault}" for name, fault in faults]
+        return ToolError(
+            Code.INVALID_ARGUMENTS,
+            f"Invalid arguments for {self.name}: {'; '.join(sentences)}.",
+            {"faults": [{"field": name, "message": fault} for name, fault in faults]},
+        )
+
+    def _fault(self, item: Any) -> tuple[str, str]:
+        name = ".".join(str(part) for part in item["loc"] if part != "[key]") or "input"
+        if item["type"] == "extra_forbidden":
+            names = list(self.schema["properties"])
+            near = difflib.get_close_matches(name, names, n=1)
+            known = f"did you mean {near[0]}" if near else f"the arguments are {', '.join(names)}"
+            return name, f"is not an argument of this tool; {known}"
+        return name, _fault_text(item)
+
+
+_SPELLINGS: dict[type[Arguments], dict[str, str]] = {}
+
+
+def _spellings(arguments: type[Arguments]) -> dict[str, str]:
+    """snake_case spelling → the shown one, for the arguments shown in camelCase."""
+    shown = [info.alias for info in arguments.model_fields.values() if info.alias is not None]
+    return {_snake(name): name for name in shown if _snake(name) != name}
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<!^)([A-Z])", lambda match: "_" + match[1].lower(), name)
+
+
+_FAULTS = {
+    "missing": "is required",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "string_type": "must be text",
+    "string_unicode": "holds half a character (a lone surrogate); send valid Unicode",
+    "bool_type": "must be true or false",
+    "list_type": "must be a list",
+    "dict_type": "must be an object",
+    "literal_error": "must be one of {expected}",
+    "greater_than_equal": "must be {ge} or more",
+    "less_than_equal": "must be {le} or less",
+    "greater_than": "must be more than {gt}",
+    "finite_number": "must be a finite number",
+}
+
+
+def _fault_text(item: Any) -> str:
+    text = _FAULTS.get(item["type"])
+    if text is None:
+        return str(item["msg"])
+    text = text.format_map({**item.get("ctx", {})})
+    if item["type"] in ("missing", "string_unicode"):
+        return text
+    return f"{text}, not {_named(item['input'])}"
+
+
+def _named(value: Any) -> str:
+    if value is None or isinstance(value, bool | int | float):
+        return json.dumps(value)
+    if isinstance(value, str):
+        return f"the text {value!r}" if len(value) <= 40 else "a text"
+    return "a list" if isinstance(value, list) else "an object"
+
+
+def schema_of(arguments: type[Arguments]) -> dict[str, Any]:
+    """The JSON Schema that models are shown: no titles, no nulls, no defaults."""
+    raw = arguments.model_json_schema(by_alias=True)
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {name: _plain(part) for name, part in raw["properties"].items()},
+    }
+    if raw.get("required"):
+        schema["required"] = raw["required"]
+    schema["additionalProperties"] = False
+    return schema
+
+
+def _plain(part: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in part.items() if key not in ("title", "default", "anyOf")}
+    for choice in part.get("anyOf", ()):
+        if choice.get("type") != "null":
+            kept = {**choice, **kept}
+    first: dict[str, Any] = {key: kept[key] for key in ("type", "description") if key in kept}
+    return {**first, **kept}
+
+
+# ─── the registry ───────────────────────────────────────────────────────────────────
+
+
+class Registry:
+    """The tools of one loop, in the order in which the model sees them."""
+
+    def __init__(self) -> None:
+        self._tools: dict[str, Tool] = {}
+
+    @classmethod
+    def from_tools(cls, tools: Iterable[Tool]) -> Registry:
+        """A registry with these tools.
+
+        Raises:
+            ConfigError: two have the same name.
+        """
+        registry = cls()
+        for tool in tools:
+            registry.register(tool)
+        return registry
+
+    def register(self, tool: Tool, *, replace: bool = False) -> None:
+        """Add a tool.
+
+        Args:
+            tool: the tool.
+            replace: take the place of a tool of the same name.
+
+        Raises:
+            ConfigError: the name is taken; names both tools.
+        """
+        other = self._tools.get(tool.name)
+        if other is not None and not replace:
+            raise ConfigError(
+                f"two tools are called {tool.name!r}: {_origin(other)} and {_origin(tool)}; "
+                "rename one or register with replace=True"
+            )
+        self._tools[tool.name] = tool
+
+    def get(self, name: str) -> Tool | None:
+        """The tool of this name."""
+        return self._tools.get(name)
+
+    def list(self) -> tuple[str, ...]:
+        """The names, in order."""
+        return tuple(self._tools)
+
+    def all(self) -> tuple[Tool, ...]:
+        """The tools, in order."""
+        return tuple(self._tools.values())
+
+    def definitions(self) -> tuple[dict[str, Any], ...]:
+        """The tools as Anthropic's API takes them."""
+        return tuple(
+            {"name": tool.name, "description": tool.description, "input_schema": tool.schema}
+            for tool in self.all()
+        )
+
+    def to_openai_functions(self) -> tuple[dict[str, Any], ...]:
+        """The tools as bare functions: name, description, parameters."""
+        return tuple(
+            {"name": tool.name, "description": tool.description, "parameters": tool.schema}
+            for tool in self.all()
+        )
+
+
+def _origin(tool: Tool) -> str:
+    return f"{tool.run.__module__}.{getattr(tool.run, '__qualname__', tool.run)}"

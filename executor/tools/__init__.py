@@ -1,0 +1,1 @@
+"""The canonical tools, one module a family. A tool is one function and one model."""

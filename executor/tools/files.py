@@ -1,0 +1,423 @@
+"""Files and directories: read, write, edit, list, delete, move."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import functools
+import operator
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from pydantic import Field
+
+from executor.catalog import Keep
+from executor.errors import Code, ToolError
+from executor.results import (
+    NOTICE_ROOM,
+    clip_text,
+    decode,
+    fitting_lines,
+    name_of,
+    names_of,
+    size_of,
+    with_notices,
+)
+from executor.tool import Answer, Arguments, Context, Outcome, Path, Positive, Text
+
+Encoding = Literal["utf-8", "base64"]
+
+DEFAULT_LINES = 2000
+LINE_CHARACTERS = 2000
+CACHED_LINES = 2000
+PREFIX_ROOM = 16
+"""Bytes that a line number and its separator may take."""
+MAX_ENTRIES = 10_000
+
+
+# ─── read_file ──────────────────────────────────────────────────────────────────────
+
+
+class ReadFile(Arguments):
+    """Arguments of `read_file`."""
+
+    path: Path = Field(description="File path relative to worktree")
+    offset: Positive | None = Field(
+        None, description="Line number to start reading from (1-indexed)"
+    )
+    limit: Positive | None = Field(
+        None, description=f"Max lines to read (default: {DEFAULT_LINES})"
+    )
+    encoding: Encoding | None = Field(
+        None, description="How to return the content: utf-8 (default) or base64 (whole file)"
+    )
+
+
+async def read_file(context: Context, given: ReadFile) -> Outcome:
+    """Read a file's contents with line numbers. Required before editing."""
+    path = context.path(given.path)
+    if given.encoding == "base64":
+        return await _read_base64(context, path, given)
+    arguments = {
+        "path": path,
+        "offset": given.offset or 1,
+        "limit": given.limit or DEFAULT_LINES,
+        "max_bytes": context.entry.max_output_bytes,
+        "line_chars": LINE_CHARACTERS,
+        "encoding": "utf-8",
+    }
+    answer = await context.ask("read", arguments)
+    if answer.value["lines"] == 0:
+        return _nothing_to_show(context, path, given.offset or 1, answer.value)
+    return _numbered(context, path, answer)
+
+
+def _numbered(context: Context, path: str, answer: Answer) -> Outcome:
+    value = answer.value
+    first, clipped, total = value["first"], value["clipped"], value["total_lines"]
+    content = decode(answer.data)
+    rows = content.split("\n")
+    separator = context.loop.toolset.line_separator
+    numbered = list(map(operator.add, _prefixes(separator, first, len(rows)), rows))
+    for number, length in clipped:
+        numbered[number - first] += f"... [line is {length} characters]"
+    more = value["more"]
+    budget = context.entry.max_output_bytes - NOTICE_ROOM
+    if value["invalid"] or len(answer.data) + PREFIX_ROOM * len(rows) > budget:
+        shown = fitting_lines(numbered, budget)
+        if shown < len(rows):
+            more, rows, numbered = True, rows[:shown], numbered[:shown]
+            content = "\n".join(rows)
+    last = first + len(rows) - 1
+    text = "\n".join(numbered)
+    if len(rows) == 1 and size_of(text) > budget:
+        text = clip_text(text, budget, Keep.START).text
+    seen = clipped[0][0] - 1 if clipped else last
+    context.session.saw(path, value["hash"], first, seen, more or bool(clipped))
+    if more or value["invalid"]:
+        text = with_notices(text, _read_notices(value, last if more else None, total))
+    return Outcome(
+        text,
+        _read_structured(value, content, len(rows)),
+        truncated=more or bool(clipped),
+        total_bytes=value["size"],
+    )
+
+
+def _prefixes(separator: str, first: int, count: int) -> Sequence[str]:
+    """Line numbers with their separator. Those of short files are made once."""
+    last = first + count - 1
+    if last > CACHED_LINES:
+        return [f"{number:>6}{separator}" for number in range(first, last + 1)]
+    return _first_prefixes(separator)[first - 1 : last]
+
+
+@functools.cache
+def _first_prefixes(separator: str) -> tuple[str, ...]:
+    return tuple(f"{number:>6}{separator}" for number in range(1, CACHED_LINES + 1))
+
+
+def _read_notices(value: dict[str, Any], last: int | None, total: int | None) -> list[str]:
+    notices: list[str] = []
+    if last is not None:
+        left = "more lines" if total is None else _counted(total - last, "more line")
+        notices.append(f"{left}; continue with offset={last + 1}")
+    if value["invalid"]:
+        notices.append("not valid UTF-8 (Latin-1?); edits stay byte-exact")
+    return notices
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _read_structured(value: dict[str, Any], content: str, lines: int) -> dict[str, Any]:
+    return {
+        "content": content,
+        "size": value["size"],
+        "modified": value["modified"],
+        "lines": lines,
+        "total_lines": value["total_lines"],
+        "hash": value["hash"],
+        "encoding": "utf-8",
+    }
+
+
+def _nothing_to_show(context: Context, path: str, offset: int, value: dict[str, Any]) -> Outcome:
+    size, total = value["size"], value["total_lines"]
+    if total == 0:
+        context.session.saw(path, value["hash"], 1, 0, more=False)
+        text = f"empty ({_counted(size, 'byte') if size != 0 else '0 bytes'})"
+        return Outcome(text, _read_structured(value, "", 0), total_bytes=size)
+    raise ToolError(
+        Code.INVALID_ARGUMENTS,
+        f"offset {offset} is beyond the end: the file has {_counted(total, 'line')}.",
+        {"total_lines": total},
+    )
+
+
+async def _read_base64(context: Context, path: str, given: ReadFile) -> Outcome:
+    if given.offset is not None or given.limit is not None:
+        raise ToolError(
+            Code.INVALID_ARGUMENTS,
+            "offset and limit count lines and can't be used with encoding base64; leave them out.",
+        )
+    answer = await context.ask("read", {"path": path, "encoding": "base64"})
+    value = answer.value
+    context.session.knows(path, value["hash"])
+    content = base64.b64encode(answer.data).decode()
+    structured = {
+        "content": content,
+        "size": value["size"],
+        "modified": value["modified"],
+        "lines": None,
+        "total_lines": None,
+        "hash": value["hash"],
+        "encoding": "base64",
+    }
+    return Outcome(content, structured, total_bytes=value["size"])
+
+
+# ─── write_file ─────────────────────────────────────────────────────────────────────
+
+
+class WriteFile(Arguments):
+    """Arguments of `write_file`."""
+
+    path: Path = Field(description="File path relative to worktree")
+    content: Text = Field(description="Content to write")
+    encoding: Encoding | None = Field(
+        None, description="How content is given: utf-8 (default) or base64"
+    )
+    create_dirs: bool | None = Field(
+        None, alias="createDirs", description="Create missing parent directories (default: true)"
+    )
+
+
+async def write_file(context: Context, given: WriteFile) -> Outcome:
+    """Write content to a file. Creates parent directories if needed.
+
+    A file that exists must have been read whole with read_file before it is overwritten.
+    """
+    path = context.path(given.path)
+    is_text = given.encoding != "base64"
+    body = given.content.encode() if is_text else _from_base64(given.content)
+    async with context.session.lock(path):
+        reading = context.session.reading(path)
+        arguments = {
+            "path": path,
+            "expect": reading.hash if reading is not None and reading.whole else None,
+            "create_dirs": given.create_dirs is not False,
+            "keep_bom": is_text,
+        }
+        try:
+            answer = await context.ask("write", arguments, body)
+        except ToolError as error:
+            if error.code is Code.NOT_READ:
+                raise _not_read_whole(path, partly=reading is not None) from error
+            raise
+        context.session.knows(path, answer.value["hash"])
+    size = answer.value["size"]
+    return Outcome(
+        f"Wrote {size} bytes to {path}",
+        {"path": path, "size": size, "created": answer.value["created"]},
+    )
+
+
+def _from_base64(content: str) -> bytes:
+    try:
+        return base64.b64decode("".join(content.split()), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ToolError(
+            Code.INVALID_ARGUMENTS, f"content is not valid base64 ({error}); nothing was written."
+        ) from error
+
+
+def _not_read_whole(path: str, *, partly: bool) -> ToolError:
+    reason = (
+        "only a part of it was read. Read all of it with read_file first"
+        if partly
+        else "it was not read. Must read_file before overwriting"
+    )
+    return ToolError(Code.NOT_READ, f"{path} exists and {reason}, or change it with edit_file.")
+
+
+# ─── edit_file ──────────────────────────────────────────────────────────────────────
+
+
+class EditFile(Arguments):
+    """Arguments of `edit_file`."""
+
+    path: Path = Field(description="File path relative to worktree")
+    old_string: Text = Field(description="Exact string to find and replace")
+    new_string: Text = Field(description="Replacement string")
+    replace_all: bool | None = Field(None, description="Replace all occurrences (default: false)")
+
+
+NOT_READ = "Must read_file before editing. Read the file first to see current content."
+
+
+async def edit_file(context: Context, given: EditFile) -> Outcome:
+    """Replace a specific string in a file. Requires prior read_file call."""
+    path = context.path(given.path)
+    old, new = given.old_string.encode(), given.new_string.encode()
+    async with context.session.lock(path):
+        reading = context.session.reading(path)
+        arguments = {
+            "path": path,
+            "expect": reading.hash if reading is not None else None,
+            "replace_all": given.replace_all is True,
+            "old": len(old),
+        }
+        try:
+            answer = await context.ask("edit", arguments, old + new)
+        except ToolError as error:
+            if error.code is Code.NOT_READ:
+                raise ToolError(Code.NOT_READ, NOT_READ, error.details) from error
+            raise
+        value = answer.value
+        context.session.edited(path, value["hash"])
+    return Outcome(
+        f"Replaced {value['replacements']} occurrence(s) in {path}",
+        {
+            "path": path,
+            "replacements": value["replacements"],
+            "size": value["size"],
+            "hash": value["hash"],
+        },
+    )
+
+
+# ─── list_directory ─────────────────────────────────────────────────────────────────
+
+
+class ListDirectory(Arguments):
+    """Arguments of `list_directory`."""
+
+    path: Path | None = Field(None, description="Directory path relative to worktree (default: .)")
+    recursive: bool | None = Field(
+        None, description="List the directories below too (default: false)"
+    )
+    include_hidden: bool | None = Field(
+        None, alias="includeHidden", description="Show names that begin with a dot (default: false)"
+    )
+    max_depth: Positive | None = Field(None, description="With recursive: how many levels to show")
+
+
+_TYPES = {"f": "file", "d": "directory", "l": "symlink", "L": "symlink", "o": "other"}
+
+
+async def list_directory(context: Context, given: ListDirectory) -> Outcome:
+    """List files and directories in a path."""
+    arguments = {
+        "path": context.path(given.path or "."),
+        "recursive": given.recursive is True,
+        "include_hidden": given.include_hidden is True,
+        "max_depth": given.max_depth,
+        "max_entries": MAX_ENTRIES,
+    }
+    answer = await context.ask("list", arguments)
+    records = [record.split(b"\x1f", 4) for record in answer.data.split(b"\0") if record]
+    lines = [_listed(record) for record in records]
+    shown = fitting_lines(lines, context.entry.max_output_bytes - NOTICE_ROOM) if lines else 0
+    value = answer.value
+    left_out = value["truncated"] or shown < len(lines)
+    notices = _list_notices(value, shown, len(lines))
+    text = "\n".join(lines[:shown]) if lines else "empty directory"
+    structured = {
+        "entries": [_entry(record) for record in records[:shown]],
+        "hidden": value["hidden"],
+    }
+    return Outcome(with_notices(text, notices), structured, truncated=left_out)
+
+
+def _list_notices(value: dict[str, Any], shown: int, received: int) -> list[str]:
+    notices: list[str] = []
+    if value["truncated"]:
+        notices.append(f"only the first {shown} entries are shown; list a directory further down")
+    elif shown < received:
+        notices.append(f"{received - shown} more entries; list a directory further down")
+    if value["hidden"]:
+        notices.append(f"{value['hidden']} hidden not shown; includeHidden=true shows them")
+    if value["unreadable"]:
+        notices.append(f"can't be read: {', '.join(value['unreadable'])}")
+    return notices
+
+
+def _listed(record: list[bytes]) -> str:
+    kind, _, _, target, path = record
+    name = name_of(path)
+    if kind == b"d":
+        return name + "/"
+    if kind in (b"l", b"L"):
+        return f"{name} -> {name_of(target)}{' (broken)' if kind == b'L' else ''}"
+    return name if kind == b"f" else f"{name} (special file)"
+
+
+def _entry(record: list[bytes]) -> dict[str, Any]:
+    kind, size, modified, target, path = record
+    moment = datetime.fromtimestamp(int(modified) / 1e9, UTC)
+    entry: dict[str, Any] = {
+        "name": name_of(path),
+        "type": _TYPES[kind.decode()],
+        "size": int(size),
+        "modified": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+    }
+    if kind in (b"l", b"L"):
+        entry["target"] = name_of(target)
+    return entry
+
+
+# ─── delete_file, move_file ─────────────────────────────────────────────────────────
+
+
+class DeleteFile(Arguments):
+    """Arguments of `delete_file`."""
+
+    path: Path = Field(description="File or directory path relative to worktree; taken literally")
+    recursive: bool | None = Field(
+        None, description="Delete a directory with all in it (default: false)"
+    )
+
+
+async def delete_file(context: Context, given: DeleteFile) -> Outcome:
+    """Delete a file or directory. A link is deleted itself, never what it points to."""
+    path = context.path(given.path)
+    async with context.session.lock(path):
+        try:
+            answer = await context.ask(
+                "delete", {"path": path, "recursive": given.recursive is True}
+            )
+        finally:
+            # A recursive delete that failed has deleted some: all must be read again.
+            context.session.forget(path)
+    count = answer.value["deleted"]
+    text = f"Deleted {path}" if count == 1 else f"Deleted {path} ({count} entries)"
+    structured = {"deleted": names_of(answer.data), "count": count}
+    return Outcome(text, structured, truncated=answer.value["truncated"])
+
+
+class MoveFile(Arguments):
+    """Arguments of `move_file`."""
+
+    source: Path = Field(alias="from", description="Present path relative to worktree")
+    target: Path = Field(
+        alias="to", description="New path relative to worktree; missing parents are created"
+    )
+    overwrite: bool | None = Field(
+        None, description="Replace a file that is there (default: false)"
+    )
+
+
+async def move_file(context: Context, given: MoveFile) -> Outcome:
+    """Move or rename a file or directory. `to` is the new path itself, not a directory."""
+    source, target = context.path(given.source), context.path(given.target)
+    async with AsyncExitStack() as locks:
+        for path in sorted({source, target}):
+            await locks.enter_async_context(context.session.lock(path))
+        arguments = {"from": source, "to": target, "overwrite": given.overwrite is True}
+        await context.ask("move", arguments)
+        context.session.move(source, target)
+    return Outcome(f"Moved {source} to {target}", {"from": source, "to": target})

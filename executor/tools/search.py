@@ -1,0 +1,113 @@
+"""Search by name and by content."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from executor.results import (
+    NOTICE_ROOM,
+    clip_text,
+    decode,
+    fitting_lines,
+    names_of,
+    with_notices,
+)
+from executor.tool import Arguments, Context, Outcome, Path, Raw, Whole
+
+MAX_PATHS = 1000
+DEFAULT_CONTEXT = 2
+MAX_MATCHES = 2000
+MAX_MATCHES_A_FILE = 100
+LINE_CHARACTERS = 500
+NO_MATCHES = "No matches found"
+
+
+class Glob(Arguments):
+    """Arguments of `glob`."""
+
+    pattern: Raw = Field(description="Glob pattern to match")
+    path: Path | None = Field(None, description="Base directory (default: worktree root)")
+
+
+async def glob(context: Context, given: Glob) -> Outcome:
+    """Find files matching a glob pattern (e.g., **/*.rs)"""
+    arguments = {
+        "pattern": given.pattern,
+        "path": context.path(given.path or "."),
+        "max_results": MAX_PATHS,
+        "order": "path",
+    }
+    answer = await context.ask("glob", arguments)
+    value, paths = answer.value, names_of(answer.data)
+    shown = fitting_lines(paths, context.entry.max_output_bytes - NOTICE_ROOM) if paths else 0
+    left_out = max(value["total"] - shown, 0)
+    notices: list[str] = []
+    if left_out:
+        notices.append(f"{left_out} more matches; narrow the pattern or give a path")
+    if value["ignored"] and (paths or not value["note"]):
+        notices.append(f"{value['ignored']} ignored by .gitignore")
+    if value["note"]:
+        notices.append(value["note"])
+    structured = {
+        "matches": paths[:shown],
+        "total": value["total"],
+        "ignored": value["ignored"],
+    }
+    text = "\n".join(paths[:shown]) if paths else NO_MATCHES
+    return Outcome(with_notices(text, notices), structured, truncated=left_out > 0)
+
+
+class Grep(Arguments):
+    """Arguments of `grep`."""
+
+    pattern: Raw = Field(description="Regex pattern to search for")
+    path: Path | None = Field(None, description="File or directory to search (default: worktree)")
+    file_pattern: Raw | None = Field(None, description="Glob to filter files (e.g., *.rs)")
+    context: Annotated[int, Field(ge=0, le=100), Whole] | None = Field(
+        None, description=f"Lines of context around matches (default: {DEFAULT_CONTEXT})"
+    )
+    ignore_case: bool | None = Field(None, description="Ignore case (default: false)")
+    literal: bool | None = Field(
+        None, description="Take the pattern as plain text, not as a regex (default: false)"
+    )
+    max_results: Annotated[int, Field(ge=1, le=MAX_MATCHES), Whole] | None = Field(
+        None, description=f"Max matching lines to return (default: {MAX_MATCHES})"
+    )
+
+
+async def grep(context: Context, given: Grep) -> Outcome:
+    """Search file contents with regex. Returns matching lines with context."""
+    budget = context.entry.max_output_bytes
+    arguments = {
+        "pattern": given.pattern,
+        "path": context.path(given.path or "."),
+        "file_pattern": given.file_pattern,
+        "context": DEFAULT_CONTEXT if given.context is None else given.context,
+        "ignore_case": given.ignore_case is True,
+        "literal": given.literal is True,
+        "max_results": given.max_results or MAX_MATCHES,
+        "per_file": MAX_MATCHES_A_FILE,
+        "max_bytes": budget - NOTICE_ROOM,
+        "line_chars": LINE_CHARACTERS,
+    }
+    answer = await context.ask("grep", arguments)
+    value = answer.value
+    clip = clip_text(decode(answer.data), budget, context.entry.keep)
+    structured = {
+        "matches": value["matches"],
+        "files": value["files"],
+        "partial": value["partial"],
+        "warnings": value["warnings"],
+    }
+    truncated = value["truncated"] or clip.left_out > 0
+    notices = [str(warning) for warning in value["warnings"]]
+    if truncated:
+        notices.insert(0, "more matches were left out; narrow the pattern, path or file_pattern")
+    return Outcome(
+        with_notices(clip.text or NO_MATCHES, notices),
+        structured,
+        truncated=truncated,
+        total_bytes=value["total_bytes"],
+    )

@@ -1,0 +1,1 @@
+"""Toolsets: names and schemas under which the canonical tools are shown to a model."""

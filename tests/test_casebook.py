@@ -1,0 +1,403 @@
+"""Faults that users of such tools met, each through a whole loop, over both transports.
+
+The numbers are those of the casebook; `test_tools` and `test_controller` hold those that
+belong to a tool's ordinary contract.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from executor.errors import Code
+from executor.model import Result
+from tests.loops import Work, open_work
+
+PROMPT = 2.0
+"""Seconds that "promptly" means."""
+
+
+@pytest.fixture(scope="module", params=["local", "docker"])
+def work(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Work]:
+    """One loop a module, over each transport."""
+    with open_work(request.param, tmp_path_factory.mktemp(request.param)) as opened:
+        yield opened
+
+
+def edit(work: Work, name: str, data: bytes, old: str, new: str, **more: Any) -> Result:
+    """One edit of a file with these bytes, after a reading."""
+    work.write(name, data)
+    work.call("read_file", path=name, limit=1)
+    return work.call("edit_file", path=name, old_string=old, new_string=new, **more)
+
+
+def content(work: Work, name: str) -> bytes:
+    return (work.root / name).read_bytes()
+
+
+def out(work: Work, command: str, **more: Any) -> str:
+    result = work.call("run_command", command=command, **more)
+    assert result.structured is not None, result.content
+    return str(result.structured["stdout"])
+
+
+# ─── A: edit and write ──────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("replace_all", [False, True])
+def test_a1_lf_text_matches_a_crlf_file(work: Work, replace_all: bool) -> None:
+    """Old text with LF matches CRLF lines, and the new text gets the place's line ends."""
+    data = b"one\r\n\ttwo\r\nthree\r\n"
+    result = edit(work, "f", data, "one\n\ttwo", "ONE\n\tTWO\nmore", replace_all=replace_all)
+    assert result.is_error is False, result.content
+    assert content(work, "f") == b"ONE\r\n\tTWO\r\nmore\r\nthree\r\n"
+
+
+def test_a3_line_ends_are_translated_once_and_never_by_write(work: Work) -> None:
+    """No CR CR LF, no mixture; write_file writes what it was given."""
+    edit(work, "f", b"a\r\nb\r\n", "b", "b\r\nc")
+    work.call("edit_file", path="f", old_string="a", new_string="a\nz")
+    assert content(work, "f") == b"a\r\nz\r\nb\r\nc\r\n"
+    work.call("write_file", path="g3", content="p\r\nq\n")
+    assert content(work, "g3") == b"p\r\nq\n"
+
+
+def test_a4_a_byte_order_mark_is_the_files_own(work: Work) -> None:
+    """It is not shown, is kept by edits and overwrites, and never invented."""
+    work.write("f", b"\xef\xbb\xbfalpha\r\nbeta\r\n")
+    assert work.call("read_file", path="f").content == "     1│alpha\n     2│beta"
+    work.call("edit_file", path="f", old_string="alpha", new_string="ALPHA")
+    assert content(work, "f") == b"\xef\xbb\xbfALPHA\r\nbeta\r\n"
+    assert work.call("write_file", path="f", content="x\n").is_error is False
+    assert content(work, "f") == b"\xef\xbb\xbfx\n"
+
+
+def test_a6_tabs_are_bytes(work: Work) -> None:
+    """Text copied from a reading matches; spaces in place of a tab are named as the reason."""
+    data = b"\tif x:\n\t\ty\n"
+    shown = str(edit(work, "f", data, "zz", "z").content)
+    assert "not found" in shown
+    wrong = work.call("edit_file", path="f", old_string="        if x:", new_string="q")
+    assert wrong.code is Code.NO_MATCH
+    assert "whitespace" in str(wrong.content) and "line 1" in str(wrong.content)
+    read = str(work.call("read_file", path="f").content)
+    copied = "\n".join(line.split("│", 1)[1] for line in read.split("\n"))
+    work.call("edit_file", path="f", old_string=copied, new_string="\tif z:\n\t\ty")
+    assert content(work, "f") == b"\tif z:\n\t\ty\n"
+
+
+@pytest.mark.parametrize(("old", "replace_all"), [("cost=A", False), ("A", True)])
+def test_a8_new_text_is_literal(work: Work, old: str, replace_all: bool) -> None:
+    """Dollar signs, backslashes and group names are only characters."""
+    new = "$$1 $& $` $' \\1 \\n \\g<0>"
+    edit(work, "f", b"cost=A\nA\n", old, new, replace_all=replace_all)
+    assert content(work, "f") == b"cost=A\nA\n".replace(old.encode(), new.encode())
+
+
+def test_a12_links_stay_links(work: Work) -> None:
+    """The target is edited through links; a link out of the worktree is refused."""
+    work.write("e/real", "v=1\n")
+    work.write("d/x", "")
+    (work.root / "d/l1").symlink_to("../e/real")
+    (work.root / "d/l2").symlink_to("l1")
+    (work.root / "d/away").symlink_to("/etc/hostname")
+    work.call("read_file", path="d/l2")
+    result = work.call("edit_file", path="d/l2", old_string="1", new_string="2")
+    assert result.is_error is False, result.content
+    assert content(work, "e/real") == b"v=2\n"
+    assert os.readlink(work.root / "d/l2") == "l1"
+    for name in ("read_file", "edit_file"):
+        more = {"old_string": "a", "new_string": "b"} if name == "edit_file" else {}
+        assert work.call(name, path="d/away", **more).code is Code.INVALID_PATH
+
+
+def test_a17_no_change_is_an_error(work: Work) -> None:
+    """Equal texts change nothing, and absent ones are said to be absent."""
+    before = work.write("f", "a\n").stat()
+    same = edit(work, "f2", b"a\n", "a", "a")
+    assert same.is_error is True and "no change" in str(same.content).lower()
+    absent = edit(work, "f2", b"a\n", "zz", "zz")
+    assert absent.code is Code.NO_MATCH
+    assert (work.root / "f").stat().st_ino == before.st_ino
+
+
+@pytest.mark.parametrize("size", [131_072, 300_000, 5_000_000])
+def test_a19_large_contents_go_through(work: Work, size: int) -> None:
+    """Content of any size arrives byte for byte, quotes and dollars included."""
+    unit = "'\"$\\`\n"
+    text = (unit * (size // len(unit) + 1))[:size]
+    (work.root / "big").unlink(missing_ok=True)
+    work.loop.session.forget("big")
+    assert work.call("write_file", path="big", content=text).is_error is False
+    assert content(work, "big") == text.encode()
+    old = text[:150_000] if size > 300_000 else text
+    result = work.call("edit_file", path="big", old_string=old, new_string="x", replace_all=True)
+    assert result.is_error is False, result.content
+
+
+def test_a20_entities_are_only_text(work: Work) -> None:
+    """Nothing is decoded on the way to the disk or to the shell."""
+    text = "a &lt;b&gt; &amp;&apos; &#36;"
+    work.call("write_file", path="entities", content=text)
+    assert content(work, "entities") == text.encode()
+    assert out(work, "echo '&gt;'") == "&gt;\n"
+
+
+def test_a21_huge_files_are_refused_or_searched_in_time(work: Work) -> None:
+    """An edit is refused at once with the limit, and the next call works."""
+    path = work.write("huge", "k=1\n")
+    os.truncate(path, 3 << 30)
+    work.call("read_file", path="huge", limit=1)
+    began = time.monotonic()
+    result = work.call("edit_file", path="huge", old_string="k=1", new_string="k=2")
+    assert time.monotonic() - began < PROMPT
+    assert result.code is Code.TOO_LARGE and "MiB" in str(result.content)
+    assert out(work, "echo ok") == "ok\n"
+    path.unlink()
+
+
+# ─── B: read ────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("kind", ["fifo", "socket", "directory", "link to the fifo", "/dev/zero"])
+def test_b22_special_files_never_hang(work: Work, kind: str) -> None:
+    """What is no regular file is refused at once, by reading, editing and searching alike."""
+    work.write("special/x", "")
+    path = work.root / "special" / kind.rsplit("/", maxsplit=1)[-1].replace(" ", "-")
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "socket":
+        place = os.getcwd()
+        os.chdir(path.parent)
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(path.name)
+        os.chdir(place)
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        path.symlink_to("fifo" if "link" in kind else kind)
+    began = time.monotonic()
+    name = f"special/{path.name}"
+    assert work.call("read_file", path=name).code in (Code.NOT_A_FILE, Code.INVALID_PATH)
+    given = {"old_string": "a", "new_string": "b"}
+    assert work.call("edit_file", path=name, **given).is_error is True
+    work.call("grep", pattern="x", path=name)
+    assert time.monotonic() - began < PROMPT
+
+
+def test_b23_a_line_of_megabytes_is_clipped(work: Work) -> None:
+    """One line can't flood the context, and the next line is there."""
+    work.write("long", "a" * 5_000_000 + "\nend\n")
+    result = work.call("read_file", path="long")
+    text = str(result.content)
+    assert len(text) < 10_000 and result.truncated is True
+    assert "... [line is 5000000 characters]" in text and text.endswith("     2│end")
+
+
+def test_b27_images_are_never_guessed_from_names(work: Work) -> None:
+    """Text named .png is text; an image named .jpg, a cut one and binary data are errors."""
+    work.write("x.png", "<svg/>")
+    assert work.call("read_file", path="x.png").content == "     1│<svg/>"
+    png = b"\x89PNG\r\n\x1a\n" + b"\0" * 30
+    for name, data in (("x.jpg", png), ("cut.png", png[:12]), ("t.txt", b"a\0b")):
+        work.write(name, data)
+        result = work.call("read_file", path=name)
+        assert result.code is Code.UNSUPPORTED, result.content
+        assert isinstance(result.content, str)
+    assert "3 bytes" in str(work.call("read_file", path="t.txt").content)
+    work.write("e.png", "")
+    assert work.call("read_file", path="e.png").content == "empty (0 bytes)"
+
+
+def test_b28_one_line_of_a_huge_file_is_quick(work: Work) -> None:
+    """The first line of 2 GiB comes at once."""
+    path = work.write("sparse", "head\n")
+    os.truncate(path, 2 << 30)
+    began = time.monotonic()
+    result = work.call("read_file", path="sparse", offset=1, limit=1)
+    assert time.monotonic() - began < PROMPT
+    assert str(result.content).startswith("     1│head\n[more lines; continue with offset=2")
+    path.unlink()
+
+
+# ─── D, E: search ───────────────────────────────────────────────────────────────────
+
+
+def test_d33_brackets_in_folder_names_are_found(work: Work) -> None:
+    """A bracket part that exists literally is taken literally first."""
+    name = "app/[locale]/(auth)/page.tsx"
+    work.write(name, "x\n")
+    for given in (
+        {"pattern": "app/[locale]/(auth)/**"},
+        {"pattern": "**/*.tsx", "path": "app/[locale]"},
+    ):
+        assert work.call("glob", **given).content == name
+    assert work.call("read_file", path=name).content == "     1│x"
+    listed = work.call("list_directory", path="app/[locale]/(auth)")
+    assert listed.content == "page.tsx"
+
+
+def test_d36_links_upward_end(work: Work) -> None:
+    """Cycles are not entered; a dead link is no error."""
+    work.write("t/a/f", "1\n")
+    for name, target in (("t/a/up", ".."), ("t/self", "."), ("t/dead", "nowhere")):
+        (work.root / name).symlink_to(target)
+    assert work.call("glob", pattern="t/**/f").content == "t/a/f"
+    listed = work.call("list_directory", path="t", recursive=True, max_depth=5)
+    assert str(listed.content).split("\n").count("a/f") == 1
+    assert "dead -> nowhere (broken)" in str(listed.content)
+    assert work.call("grep", pattern="1", path="t").content == "t/a/f:1:1"
+
+
+def test_e40_a_hit_in_a_minified_line_is_shown_with_its_surroundings(work: Work) -> None:
+    """The reply is short and holds the hit, some text at both sides, and how long it is."""
+    work.write("min.js", "a" * 500_000 + "NEEDLE" + "b" * 500_000 + "\n")
+    for context in (0, 1):
+        text = str(work.call("grep", pattern="NEEDLE", path="min.js", context=context).content)
+        assert "aNEEDLEb" in text and len(text) < 2000
+        assert "min.js:1:" in text and "characters]" in text
+
+
+def test_e43_encodings_and_binary_files(work: Work) -> None:
+    """UTF-16 is searched; of a binary file only the fact is told."""
+    work.write("enc/u16", b"\xff\xfeh\0i\0t\0\n\0")
+    work.write("enc/bin", b"hit\n\0\0\nhit\n")
+    text = str(work.call("grep", pattern="hit", path="enc").content)
+    assert "enc/u16:1:hit" in text and "binary file matches" in text
+    assert "\0" not in text
+
+
+# ─── F: commands ────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "sleep 60 & echo hi",
+        "(while :; do echo n; sleep .1; done) & echo hi",
+        "setsid sleep 60 & echo hi",
+        "nohup sleep 60 & echo hi",
+    ],
+)
+def test_f45_a_background_child_holds_nothing_up(work: Work, command: str) -> None:
+    """The call ends when its shell ends."""
+    began = time.monotonic()
+    result = work.call("run_command", command=command)
+    assert time.monotonic() - began < PROMPT
+    assert result.is_error is False and "hi\n" in str(result.content)
+
+
+def test_f47_a_timeout_ends_every_process(work: Work) -> None:
+    """Nothing of a timed out command goes on; what it wrote before stays."""
+    command = "echo kept > before; (sleep 1.5; touch PROOF) & setsid sh -c 'sleep 1.5; touch PROOF'"
+    assert work.call("run_command", command=command, timeout_ms=300).code is Code.TIMEOUT
+    assert out(work, "sleep 2; ls PROOF 2>/dev/null; cat before") == "kept\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "shown"),
+    [
+        ("cat", 0, ""),
+        ("read x; echo $?", 0, "1\n"),
+        ("[ -t 0 ]; echo $?", 0, "1\n"),
+        ("[ -t 1 ]; echo $?", 0, "1\n"),
+        (": < /dev/tty", None, ""),
+    ],
+)
+def test_f50_f51_nobody_is_at_the_terminal(
+    work: Work, command: str, code: int | None, shown: str
+) -> None:
+    """Programs that wait for input, or want a terminal, end promptly."""
+    began = time.monotonic()
+    result = work.call("run_command", command=command)
+    assert time.monotonic() - began < PROMPT
+    assert result.structured is not None
+    assert result.structured["stdout"] == shown
+    found = result.structured["exit_code"]
+    assert found == code if code is not None else found != 0
+
+
+def test_f53_the_shell_is_the_only_judge_of_syntax(work: Work) -> None:
+    """What runs as a script runs; a real error is the shell's own, with its exit code."""
+    if out(work, "command -v bash"):
+        assert out(work, "shopt -s extglob\nls !(zz) >/dev/null && echo y") == "y\n"
+    broken = work.call("run_command", command="for i in 1; do")
+    assert broken.structured is not None
+    assert broken.structured["exit_code"] == 2 and "syntax" in broken.structured["stderr"].lower()
+
+
+def test_f55_a_deleted_directory_is_survived(work: Work) -> None:
+    """The next call runs in the root, which is said; variables do not last."""
+    out(work, "mkdir -p gone && cd gone")
+    deleted = work.call("run_command", command="rm -rf ../gone")
+    result = work.call("run_command", command="export V=1; pwd")
+    assert deleted.structured is not None and result.structured is not None
+    assert "next one begins in" in str(deleted.structured["notes"] + result.structured["notes"])
+    assert result.structured["stdout"] == result.structured["cwd"] + "\n"
+    assert out(work, "echo ${V-unset}") == "unset\n"
+    work.call("run_command", command="cd nope")
+    assert out(work, "pwd") == result.structured["stdout"]
+
+
+def test_f59_separate_streams_hold_their_own_order(work: Work) -> None:
+    """Each stream is whole and in order."""
+    result = work.call("run_command", command="for i in 1 2 3; do echo o$i; echo e$i >&2; done")
+    assert result.structured is not None
+    assert result.structured["stdout"] == "o1\no2\no3\n"
+    assert result.structured["stderr"] == "e1\ne2\ne3\n"
+
+
+def test_f61_text_is_utf8(work: Work) -> None:
+    """Characters are counted as characters."""
+    assert out(work, "printf é | wc -m").strip() == "1"
+    assert out(work, "s=é; echo ${#s}") == ("1\n" if out(work, "command -v bash") else "2\n")
+    code = "print(chr(0x2197))"
+    assert work.call("run_code", language="python", code=code).content == "↗\n"
+
+
+def test_f62_a_background_job_eats_no_later_command(work: Work) -> None:
+    """Commands share no input."""
+    work.call("run_command", command="cat > /dev/null &")
+    assert out(work, "echo one") == "one\n"
+    assert out(work, "echo two") == "two\n"
+
+
+# ─── L: delete ──────────────────────────────────────────────────────────────────────
+
+
+def test_l97_delete_never_follows_a_link(work: Work) -> None:
+    """Links go, their targets stay; a full directory, the root and `.git` are refused."""
+    for name in ("del/t", "del/z/y/x", "del/.git/config"):
+        work.write(name, "k\n")
+    for name, target in (("del/l", "t"), ("del/d", "nowhere"), ("del/z/l", "../t")):
+        (work.root / name).symlink_to(target)
+    for name in ("del/l", "del/d"):
+        assert work.call("delete_file", path=name).is_error is False
+    assert work.call("delete_file", path="del/z").is_error is True
+    assert work.call("delete_file", path="del/z", recursive=True).is_error is False
+    assert content(work, "del/t") == b"k\n"
+    assert not (work.root / "del/z").exists()
+    for name in (".", "/workspace"):
+        assert work.call("delete_file", path=name, recursive=True).is_error is True
+    assert work.call("delete_file", path=".git", recursive=True).is_error is True
+
+
+def test_moves_do_not_overwrite_unless_told(work: Work) -> None:
+    """A taken name is EXISTS, a directory is never entered implicitly, links move as links."""
+    work.write("mv/a", "a\n")
+    work.write("mv/b", "b\n")
+    work.write("mv/dir/x", "")
+    (work.root / "mv/l").symlink_to("a")
+    assert work.call("move_file", **{"from": "mv/a", "to": "mv/b"}).code is Code.EXISTS
+    assert work.call("move_file", **{"from": "mv/a", "to": "mv/dir"}).code is Code.EXISTS
+    moved = work.call("move_file", **{"from": "mv/a", "to": "mv/b", "overwrite": True})
+    assert moved.is_error is False and content(work, "mv/b") == b"a\n"
+    assert work.call("move_file", **{"from": "mv/l", "to": "mv/new/l"}).is_error is False
+    assert os.readlink(work.root / "mv/new/l") == "a"

@@ -1,0 +1,143 @@
+"""The catalog: what it holds, how a user's file changes it, what it refuses."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from executor.catalog import PACKAGED, Catalog, Keep, load, parse
+from executor.errors import ConfigError
+from executor.model import Access, Limits
+
+TEXT = resources.files("executor").joinpath(PACKAGED).read_text("utf-8")
+
+
+def with_user_file(text: str) -> Catalog:
+    return parse([(PACKAGED, TEXT), ("my.toml", text)])
+
+
+def faults_of(text: str) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        with_user_file(text)
+    return caught.value.faults
+
+
+def test_packaged_values_are_the_seeds() -> None:
+    """The packaged catalog holds the seeds' timeouts, limits and lanes."""
+    tools = load().tools
+    command = tools["run_command"]
+    assert (command.lane, command.timeout_ms, command.max_output_bytes) == ("net", 120_000, 100_000)
+    assert (command.max_timeout_ms, command.keep, command.access) == (
+        600_000,
+        Keep.BOTH,
+        Access.EXEC,
+    )
+    assert tools["read_file"].max_output_bytes == 100_000
+    assert tools["list_directory"].timeout_ms == 5_000
+    assert tools["glob"].max_output_bytes == 50_000
+    assert load().toolsets["standard"].line_separator == "│"
+
+
+def test_loop_types_name_only_tools_that_exist() -> None:
+    """Every loop type's list holds known tools, and the plan type has no commands."""
+    catalog = load()
+    assert set(catalog.loop_types) == {"plan", "spec", "phase", "code"}
+    for tools in catalog.loop_types.values():
+        assert set(tools) <= set(catalog.tools)
+    assert "run_command" not in catalog.loop_types["plan"]
+
+
+def test_user_file_overrides_key_by_key() -> None:
+    """A user's key replaces that key alone; what it does not name stays."""
+    catalog = with_user_file("[tools.grep]\ntimeout_ms = 5\n[loop]\nmemory = '1g'\n")
+    assert catalog.tools["grep"].timeout_ms == 5
+    assert catalog.tools["grep"].max_output_bytes == 100_000
+    assert catalog.loop["memory"] == "1g"
+    assert catalog.loop["pids"] == 512
+
+
+def test_a_catalog_of_the_seed_loads_unchanged() -> None:
+    """A file in the seed's form loads, tables of tools that come later included."""
+    catalog = with_user_file(
+        '[tools.read_file]\nlane = "no-net"\ntimeout_ms = 10000\nmax_output_bytes = 100000\n'
+        'description = "Read file contents with line numbers"\n'
+        '[tools.build]\nlane = "heavy"\ntimeout_ms = 600000\nmax_output_bytes = 1000000\n'
+        'description = "Run build command"\n'
+    )
+    assert catalog.tools["read_file"].description == "Read file contents with line numbers"
+    assert "build" not in catalog.tools
+
+
+def test_all_faults_are_reported_at_once() -> None:
+    """Unknown keys, wrong types and senseless values come together, with file and key."""
+    faults = faults_of(
+        "foo = 1\n"
+        "[tools.read_file]\ntimout_ms = 3\nlane = 'moon'\n"
+        "[tools.raed_file]\nlane = 'net'\n"
+        "[tools.run_command]\ntimeout_ms = 700000\n"
+        "[loop]\nmemory = true\ncpus = 0\n"
+        "[loop_types.mine]\ntools = ['grap']\n"
+    )
+    assert len(faults) == 8
+    assert all(fault.startswith("my.toml: ") for fault in faults)
+    for expected in (
+        "foo: unknown key; known: ",
+        "tools.read_file.timout_ms: unknown key; did you mean timeout_ms?",
+        'tools.read_file.lane: is \'moon\'; write "no-net", "net" or "heavy"',
+        "tools.raed_file: unknown name; did you mean read_file?",
+        "tools.run_command.timeout_ms: 700000 is more than max_timeout_ms = 600000",
+        "loop.memory: is true or false; write a size",
+        "loop.cpus: 0 is out of range",
+        "loop_types.mine.tools: there is no tool 'grap'; did you mean grep?",
+    ):
+        assert any(expected in fault for fault in faults), expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a =\n", "not valid TOML"),
+        ("[tools]\ngrep = 3\n", "tools.grep: is a whole number; write a table, [tools.grep]"),
+        ("[tools.grep]\nenabled = 1\n", "tools.grep.enabled: is a whole number; write true or"),
+        ("[tools.grep]\ntimeout_ms = 0\n", "tools.grep.timeout_ms: is 0; write 1 or more"),
+        ("[tools.grep]\ntimeout_ms = '9'\n", "timeout_ms: is text; write a whole number"),
+        ("[loop_types.x]\n", "loop_types.x.tools: is missing; add it"),
+        ("[loop_types.x]\ntools = []\n", "loop_types.x.tools: is empty; name at least one"),
+        ("[loop]\ntoolset = 'fancy'\n", "loop.toolset: there is no 'fancy'; known: standard"),
+        ("[loop]\nmode = 'yolo'\n", "loop.mode: is 'yolo'; write"),
+        ("[loop]\nworktree = '/'\n", "loop.worktree: unknown key"),
+        ("[tools.glob]\nkeep = 'end'\n", "tools.glob.keep: has no effect for this tool"),
+        ("[toolsets.other]\nmerge_stderr = true\n", "toolsets.other: unknown name"),
+    ],
+)
+def test_each_fault_names_key_and_mend(text: str, expected: str) -> None:
+    """A single fault is one sentence that says where it is and what to write."""
+    (fault,) = faults_of(text)
+    assert expected in fault
+
+
+def test_a_missing_file_is_a_fault(tmp_path: Path) -> None:
+    """A named file that is not there is a fault, not an empty file."""
+    with pytest.raises(ConfigError, match="there is no such file"):
+        load(tmp_path / "none.toml")
+
+
+def test_loop_spec_takes_defaults_and_lets_given_values_win() -> None:
+    """`[loop]` gives the defaults; what is given wins; None means not given."""
+    catalog = with_user_file("[loop]\ncpus = 1\n[loop.environment]\nA = '1'\nB = '2'\n")
+    spec = catalog.loop_spec("w", memory="1g", cpus=None, environment={"B": "3"})
+    assert spec.limits == Limits(memory="1g", cpus=1)
+    assert (spec.toolset, spec.mode, spec.image) == ("standard", "bypass", "base")
+    assert spec.environment == {"A": "1", "B": "3"}
+
+
+def test_a_specification_is_checked_against_the_catalog() -> None:
+    """Toolsets and loop types that do not exist are found, with the known ones."""
+    spec = load().loop_spec(".", toolset="nope", loop_type="plam")
+    faults = load().faults(spec)
+    assert faults == [
+        "toolset: there is no 'nope'; known: standard",
+        "loop_type: there is no 'plam'; did you mean plan?",
+    ]

@@ -1,0 +1,400 @@
+"""The command line: call lines, result lines, exit codes, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from executor.errors import Code
+from executor.frontends.lines import Lines
+from executor.model import Call, Result
+from tests.conftest import make_worktree
+
+SECONDS = 120
+
+
+# ─── call lines ─────────────────────────────────────────────────────────────────────
+
+
+def read(*lines: str) -> list[Call | Result]:
+    reader = Lines()
+    return [item for line in lines for item in reader.read(line.encode())]
+
+
+def refused(*lines: str) -> Result:
+    item = read(*lines)[-1]
+    assert isinstance(item, Result)
+    assert (item.is_error, item.code) == (True, Code.INVALID_ARGUMENTS)
+    assert item.details == {"line": len(lines)}
+    return item
+
+
+def test_a_line_is_a_call() -> None:
+    """An object with id, name and input is one call; blank lines are nothing."""
+    found = read('{"id": "1", "name": "glob", "input": {"pattern": "*"}}', "", "  \r")
+    assert found == [Call("1", "glob", {"pattern": "*"})]
+
+
+def test_a_line_may_be_a_turn() -> None:
+    """An array is several calls; what is no call in it is refused in its place."""
+    found = read(
+        '[{"id": "1", "name": "a", "input": {}}, 5, {"id": "2", "name": "b", "input": {}}]'
+    )
+    assert found[0] == Call("1", "a", {})
+    assert isinstance(found[1], Result)
+    assert found[2] == Call("2", "b", {})
+
+
+def test_a_line_may_be_an_assistant_message() -> None:
+    """The tool_use blocks of a message are its calls; other blocks and keys are passed over."""
+    message = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "content": [
+            {"type": "text", "text": "I look."},
+            {"type": "tool_use", "id": "t1", "name": "glob", "input": {}, "cache_control": None},
+        ],
+    }
+    assert read(json.dumps(message)) == [Call("t1", "glob", {})]
+    assert read('{"role": "user", "content": "hello"}') == []
+
+
+@pytest.mark.parametrize(
+    ("line", "id", "name", "expected"),
+    [
+        ("nonsense", None, None, "not valid JSON"),
+        ('{"id": "1"', None, None, "not valid JSON"),
+        ("NaN", None, None, "not valid JSON"),
+        ("[" * 100_000, None, None, "not valid JSON"),
+        ("3", None, None, "a call is an object"),
+        ("{}", None, None, "id is missing or empty"),
+        ('{"id": "", "name": "a", "input": {}}', None, "a", "id is missing or empty"),
+        ('{"id": 7, "name": "a", "input": {}}', None, "a", "id is missing or empty"),
+        ('{"id": "1", "input": {}}', "1", None, "name is missing or empty"),
+        ('{"id": "1", "name": "a"}', "1", "a", "input must be an object"),
+        ('{"id": "1", "name": "a", "input": []}', "1", "a", "input must be an object"),
+        ('{"id": "1", "name": "a", "input": {}, "x": 1}', "1", "a", "unknown field 'x'"),
+    ],
+)
+def test_what_is_no_call_gets_a_result(
+    line: str, id: str | None, name: str | None, expected: str
+) -> None:
+    """A bad line is one error result with the line's number and what is known of the call."""
+    result = refused("", line)
+    assert (result.id, result.name) == (id, name)
+    assert expected in str(result.content)
+
+
+def test_an_id_is_used_once_in_a_run() -> None:
+    """A second call of the same id is refused, on whatever line."""
+    call = '{"id": "1", "name": "a", "input": {}}'
+    assert "was used before" in str(refused(call, call).content)
+    assert "was used before" in str(refused(f"[{call}, {call}]").content)
+
+
+def test_bytes_that_are_no_utf8_are_refused() -> None:
+    """A line that is not UTF-8 is an error result; a byte order mark is passed over."""
+    (item,) = Lines().read(b'{"id": "\xff"}')
+    assert isinstance(item, Result) and "not valid UTF-8" in str(item.content)
+    assert Lines().read(b'\xef\xbb\xbf{"id":"1","name":"a","input":{}}') == [Call("1", "a", {})]
+
+
+@given(st.binary(max_size=60))
+def test_no_bytes_break_the_reader(line: bytes) -> None:
+    """Whatever a line holds, it is read or refused."""
+    for item in Lines().read(line):
+        assert isinstance(item, Call | Result)
+
+
+# ─── the program ────────────────────────────────────────────────────────────────────
+
+
+class Program:
+    """`python -m executor` with a state directory and configuration of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.worktree = make_worktree(directory / "worktree")
+        self.environment = {
+            **os.environ,
+            "EXECUTOR_STATE_DIR": str(directory / "state"),
+            "XDG_CONFIG_HOME": str(directory / "config"),
+            "PYTHONPATH": str(Path(__file__).parent.parent),
+        }
+
+    def write(self, name: str, text: str) -> Path:
+        """A file of the worktree that belongs to its owner."""
+        path = self.worktree / name
+        path.write_text(text)
+        owner = self.worktree.stat()
+        os.chown(path, owner.st_uid, owner.st_gid)
+        return path
+
+    def start(self, *arguments: str, **more: Any) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "executor", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**self.environment, **more},
+            text=True,
+        )
+
+    def run(self, *arguments: str, calls: str = "", **more: Any) -> tuple[int, str, str]:
+        process = self.start(*arguments, **more)
+        out, err = process.communicate(calls, timeout=SECONDS)
+        return process.returncode, out, err
+
+    def answers(self, *calls: object, options: Sequence[str] = ()) -> list[dict[str, Any]]:
+        lines = "".join(
+            f"{call if isinstance(call, str) else json.dumps(call)}\n" for call in calls
+        )
+        code, out, err = self.run("run", "--worktree", str(self.worktree), *options, calls=lines)
+        assert code == 0, err
+        return [json.loads(line) for line in out.splitlines()]
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    """The program with an empty worktree."""
+    return Program(tmp_path)
+
+
+def call(id: str, name: str, **given: Any) -> dict[str, Any]:
+    return {"id": id, "name": name, "input": given}
+
+
+KEYS = [
+    *("id", "name", "content", "is_error", "code", "structured", "truncated", "total_bytes"),
+    *("spill", "duration_ms", "details"),
+]
+
+
+def test_run_answers_every_line_in_order(program: Program) -> None:
+    """Calls, turns, messages and nonsense each get their results, in order, and exit code 0."""
+    program.write("a.txt", "one\ntwo\n")
+    answers = program.answers(
+        call("1", "read_file", path="a.txt"),
+        "nonsense",
+        [call("2", "nope"), call("3", "complete_task", summary="done"), call("1", "glob")],
+        {"role": "assistant", "content": [{"type": "tool_use", **call("4", "run_command")}]},
+        call("5", "run_command", command="echo out; echo err >&2; exit 3"),
+    )
+    assert [list(answer) for answer in answers] == [KEYS] * 7
+    assert [answer["id"] for answer in answers] == ["1", None, "2", "3", "1", "4", "5"]
+    assert answers[0]["content"] == "     1│one\n     2│two"
+    codes = [answer["code"] for answer in answers]
+    assert codes == [
+        None,
+        "INVALID_ARGUMENTS",
+        "UNKNOWN_TOOL",
+        None,
+        "INVALID_ARGUMENTS",
+        "INVALID_ARGUMENTS",
+        "EXECUTION_ERROR",
+    ]
+    assert answers[1]["details"] == {"line": 2}
+    assert answers[6]["content"] == "Exit code: 3\nout\n\n\nSTDERR:\nerr\n"
+    assert set(answers[6]["structured"]) == {
+        *("exit_code", "signal", "timed_out", "oom", "limit", "cwd", "lane", "merged"),
+        *("stdout", "stderr", "shell", "notes"),
+    }
+
+
+def test_results_are_written_as_they_come(program: Program) -> None:
+    """A result is flushed before the next line is sent."""
+    process = program.start("run", "--worktree", str(program.worktree))
+    assert process.stdin and process.stdout
+    for number in range(2):
+        process.stdin.write(json.dumps(call(str(number), "run_command", command="true")) + "\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["id"] == str(number)
+    process.stdin.close()
+    assert process.wait(SECONDS) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["run", "--worktree", "/no/such/place"], "does not exist"),
+        (["run", "--worktree", "{file}"], "is not a directory"),
+        (["run", "--worktree", "{tree}", "--calls", "/no/such/file"], "--calls: /no/such/file"),
+        (["run", "--worktree", "{tree}", "--toolset", "fancy"], "toolset: there is no 'fancy'"),
+        (["run", "--worktree", "{tree}", "--loop-type", "x"], "loop_type: there is no 'x'"),
+        (["run", "--worktree", "{tree}", "--mode", "yolo"], "mode: there is no 'yolo'"),
+        (["run", "--worktree", "{tree}", "--memory", "lots"], "is not a size"),
+        (["run", "--worktree", "{tree}", "--memory", "1m", "--pids", "1"], "pids: 1 is too small"),
+        (["run", "--worktree", "{tree}", "--env", "X"], "--env: 'X' has no ="),
+        (["run", "--worktree", "{tree}", "--exec-id", "A b"], "exec_id: 'A b' is not allowed"),
+        (["run", "--worktree", "{tree}", "--config", "/no/such.toml"], "there is no such file"),
+        (["run", "--worktree", "{tree}", "--frobnicate"], "No such option"),
+        (["run"], "--worktree"),
+        (["call", "glob", "{{", "--worktree", "{tree}"], "not valid JSON"),
+        (["call", "glob", "[]", "--worktree", "{tree}"], "must be a JSON object"),
+        (["tools", "--format", "xml"], "--format: there is no 'xml'"),
+    ],
+)
+def test_bad_usage_is_exit_code_2(program: Program, arguments: list[str], expected: str) -> None:
+    """What is wrong is said on stderr in one sentence, and nothing is started."""
+    file = program.worktree / "file"
+    file.write_text("")
+    filled = [part.format(tree=program.worktree, file=file) for part in arguments]
+    code, out, err = program.run(*filled)
+    assert (code, out) == (2, "")
+    assert expected in err and "Traceback" not in err
+
+
+def test_no_engine_is_exit_code_3(program: Program, tmp_path: Path) -> None:
+    """Without an engine nothing runs: exit code 3 and the address."""
+    address = f"unix://{tmp_path}/none.sock"
+    code, out, err = program.run(
+        "run", "--worktree", str(program.worktree), calls="", DOCKER_HOST=address
+    )
+    assert (code, out) == (3, "")
+    assert "none.sock" in err and "Traceback" not in err
+
+
+def test_a_missing_image_is_exit_code_3(program: Program) -> None:
+    """An image that is not on the engine is named."""
+    code, out, err = program.run(
+        "run", "--worktree", str(program.worktree), "--image", "nope.invalid/x:1"
+    )
+    assert (code, out) == (3, "")
+    assert "nope.invalid/x:1" in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_and_leaves_nothing(program: Program, number: signal.Signals) -> None:
+    """Ctrl-C in mid-call removes the box first and then ends with 128 + the signal."""
+    process = program.start("run", "--worktree", str(program.worktree), "--exec-id", "ended")
+    assert process.stdin and process.stdout
+    process.stdin.write(json.dumps(call("1", "run_command", command="true")) + "\n")
+    process.stdin.write(json.dumps(call("2", "run_command", command="sleep 100")) + "\n")
+    process.stdin.flush()
+    assert json.loads(process.stdout.readline())["id"] == "1"
+    process.send_signal(number)
+    _, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 128 + number
+    assert "Traceback" not in err
+    code, out, _ = program.run("ps", "--json")
+    assert code == 0
+    assert not [box for box in json.loads(out) if box["loop"] == "ended"]
+
+
+def test_what_a_killed_run_left_is_swept_by_the_next(program: Program) -> None:
+    """After `kill -9` the next run on the machine removes the box and the files."""
+    process = program.start("run", "--worktree", str(program.worktree), "--exec-id", "killed")
+    assert process.stdin and process.stdout
+    process.stdin.write(json.dumps(call("1", "run_command", command="true")) + "\n")
+    process.stdin.flush()
+    assert json.loads(process.stdout.readline())["id"] == "1"
+    process.kill()
+    process.communicate(timeout=SECONDS)
+    assert program.answers(call("1", "run_command", command="echo next"))[0]["content"] == "next\n"
+    code, out, _ = program.run("ps", "--json")
+    assert code == 0
+    assert not [box for box in json.loads(out) if box["loop"] == "killed"]
+    state = Path(program.environment["EXECUTOR_STATE_DIR"])
+    assert list((state / "controllers").iterdir()) == []
+
+
+def test_a_reader_that_goes_away_ends_the_run(program: Program) -> None:
+    """When nobody reads the results any more the run ends without a traceback."""
+    process = program.start("run", "--worktree", str(program.worktree), "--exec-id", "unread")
+    assert process.stdin and process.stdout and process.stderr
+    process.stdout.close()
+    process.stdin.write(json.dumps(call("1", "run_command", command="true")) + "\n")
+    process.stdin.flush()
+    assert process.wait(SECONDS) == 128 + signal.SIGPIPE
+    assert "Traceback" not in process.stderr.read()
+    process.stdin.close()
+
+
+def test_call_prints_what_the_model_would_see(program: Program) -> None:
+    """`call` is one call with human output; a failed one goes to stderr with exit code 1."""
+    program.write("a.txt", "one\n")
+    place = ("--worktree", str(program.worktree))
+    assert program.run("call", "read_file", '{"path": "a.txt"}', *place)[:2] == (0, "     1│one\n")
+    code, out, err = program.run("call", "read_file", '{"path": "b.txt"}', *place)
+    assert (code, out) == (1, "")
+    assert "b.txt" in err
+
+
+def test_call_reads_before_it_edits(program: Program) -> None:
+    """A person's edit works at once: the file is read first, which is said on stderr."""
+    file = program.write("a.txt", "one\n")
+    place = ("--worktree", str(program.worktree))
+    edit = json.dumps({"path": "a.txt", "old_string": "one", "new_string": "two"})
+    code, out, err = program.run("call", "edit_file", edit, *place)
+    assert (code, out) == (0, "Replaced 1 occurrence(s) in a.txt\n")
+    assert "read a.txt first" in err
+    whole = json.dumps({"path": "a.txt", "content": "three\n"})
+    assert program.run("call", "write_file", whole, *place)[0] == 0
+    assert file.read_text() == "three\n"
+
+
+def test_terminal_controls_in_output_are_shown_as_escapes(program: Program) -> None:
+    """What a person is shown can't steer the terminal."""
+    place = ("--worktree", str(program.worktree))
+    command = json.dumps({"command": "printf 'a\\033[2Jb\\n'"})
+    assert program.run("call", "run_command", command, *place)[1] == "a\\x1b[2Jb\n"
+
+
+@pytest.mark.parametrize(
+    ("format", "key"),
+    [("anthropic", "input_schema"), ("openai", "function"), ("mcp", "inputSchema")],
+)
+def test_tools_prints_definitions(program: Program, format: str, key: str) -> None:
+    """`tools` prints the definitions in the form of each API, without an engine."""
+    code, out, _ = program.run("tools", "--format", format, DOCKER_HOST="unix:///none")
+    definitions = json.loads(out)
+    assert code == 0 and len(definitions) == 11
+    assert all(key in definition for definition in definitions)
+
+
+def test_tools_shows_why_a_tool_is_missing(program: Program) -> None:
+    """A loop type leaves tools out; --all shows them with the reason."""
+    _, out, _ = program.run("tools", "--loop-type", "plan")
+    names = [tool["name"] for tool in json.loads(out)]
+    assert names == ["read_file", "write_file", "glob", "grep", "complete_task"]
+    _, out, _ = program.run("tools", "--loop-type", "plan", "--all")
+    reasons = {tool["name"]: tool["disabled"] for tool in json.loads(out)}
+    assert reasons["glob"] is None
+    assert reasons["run_command"] == "loops of type plan don't have it"
+
+
+def test_doctor_says_whether_loops_can_run(program: Program) -> None:
+    """`doctor --json` ends with 0 here; without an engine with 1, a fault and its mend."""
+    code, out, _ = program.run("doctor", "--json")
+    report = json.loads(out)
+    assert (code, report["ok"]) == (0, True)
+    assert report["capabilities"]["network"] == "none"
+    code, out, _ = program.run("doctor", "--json", DOCKER_HOST="unix:///none.sock")
+    faults = [found for found in json.loads(out)["findings"] if found["level"] == "fault"]
+    assert code == 1
+    assert [fault["name"] for fault in faults] == ["engine"] and faults[0]["mend"]
+
+
+def test_configuration_never_comes_from_the_worktree(program: Program) -> None:
+    """A catalog that lies in the worktree has no say, even when it is the working directory."""
+    for name in ("catalog.toml", "config.toml", ".executor.toml"):
+        (program.worktree / name).write_text("[tools.glob]\nenabled = false\n")
+    process = subprocess.run(
+        [sys.executable, "-m", "executor", "tools"],
+        cwd=program.worktree,
+        env=program.environment,
+        capture_output=True,
+        timeout=SECONDS,
+        check=True,
+    )
+    assert "glob" in [tool["name"] for tool in json.loads(process.stdout)]

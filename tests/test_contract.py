@@ -1,0 +1,208 @@
+"""Rules that every tool obeys, over the whole catalog and both transports."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from executor.catalog import load
+from executor.errors import Code
+from executor.model import Result
+from executor.results import size_of
+from executor.toolsets import standard
+from tests.loops import Work, open_work
+
+CATALOG = load()
+TOOLS = {tool.name: tool for tool in standard.registry(CATALOG).all()}
+
+SAMPLES: dict[str, dict[str, Any]] = {
+    "read_file": {"path": "d/a.txt"},
+    "write_file": {"path": "d/new.txt", "content": "new\n"},
+    "edit_file": {"path": "d/a.txt", "old_string": "two", "new_string": "2"},
+    "list_directory": {"path": "d"},
+    "delete_file": {"path": "d/gone.txt"},
+    "move_file": {"from": "d/from.txt", "to": "d/e/to.txt"},
+    "glob": {"pattern": "**/*.txt"},
+    "grep": {"pattern": "two"},
+    "run_command": {"command": "cat d/a.txt"},
+    "run_code": {"language": "bash", "code": "cat d/a.txt"},
+    "complete_task": {"summary": "done"},
+}
+
+WRONG: dict[str, Any] = {
+    "string": 7,
+    "integer": "7",
+    "number": "7",
+    "boolean": "true",
+    "array": "a",
+    "object": "a",
+}
+
+PATHS = [
+    (name, key)
+    for name, tool in TOOLS.items()
+    for key in tool.schema["properties"]
+    if key in ("path", "from", "to")
+]
+PROPERTIES = [(name, key) for name, tool in TOOLS.items() for key in tool.schema["properties"]]
+
+
+@pytest.fixture(scope="module", params=["local", "docker"])
+def work(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Work]:
+    """One loop a module, over each transport."""
+    with open_work(request.param, tmp_path_factory.mktemp(request.param)) as opened:
+        yield opened
+
+
+def prepared(work: Work) -> Work:
+    """The worktree that the samples are about, as it was at first."""
+    for name in ("d/a.txt", "d/gone.txt", "d/from.txt"):
+        work.write(name, "one\ntwo\nthree\n")
+    for name in ("d/new.txt", "d/e/to.txt"):
+        (work.root / name).unlink(missing_ok=True)
+    for path in (work.root / "d", *(work.root / "d").iterdir()):
+        path.chmod(0o777 if path.is_dir() else 0o666)
+    for name in ("d/new.txt", "d/e/to.txt"):
+        work.loop.session.forget(name)
+    work.call("read_file", path="d/a.txt")
+    return work
+
+
+def check_form(work: Work, result: Result) -> None:
+    """What holds for every result."""
+    line = json.loads(result.to_line())
+    assert line["is_error"] is (line["code"] is not None)
+    assert isinstance(line["content"], str)
+    assert line["duration_ms"] > 0
+    assert line["spill"] is None
+    assert str(work.root) not in result.to_line() or work.kind == "local"
+
+
+def test_catalog_and_toolset_name_the_same_tools() -> None:
+    """Every tool has an entry and a sample, and nothing else has."""
+    assert set(TOOLS) == set(CATALOG.tools) == set(SAMPLES)
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_a_good_call_succeeds(work: Work, name: str) -> None:
+    """The sample call works, has text and data, and stays within its limit."""
+    result = prepared(work).call(name, **SAMPLES[name])
+    assert (result.is_error, result.code) == (False, None), result.content
+    assert isinstance(result.content, str) and result.content
+    assert isinstance(result.structured, dict)
+    assert size_of(result.content) <= TOOLS[name].entry.max_output_bytes
+    assert result.truncated is False
+    check_form(work, result)
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_arguments_that_do_not_exist_are_refused(work: Work, name: str) -> None:
+    """An unknown argument is named."""
+    result = work.call(name, **SAMPLES[name], frobnicate=1)
+    assert result.code is Code.INVALID_ARGUMENTS
+    assert "frobnicate is not an argument" in str(result.content)
+    check_form(work, result)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, tool in TOOLS.items() if "required" in tool.schema]
+)
+def test_arguments_that_are_missing_are_all_named(work: Work, name: str) -> None:
+    """Every required argument that is not there is named."""
+    result = work.call(name)
+    assert result.code is Code.INVALID_ARGUMENTS
+    for key in TOOLS[name].schema["required"]:
+        assert f"{key} is required" in str(result.content)
+
+
+@pytest.mark.parametrize(("name", "key"), PROPERTIES)
+def test_wrong_types_are_refused_with_the_field(work: Work, name: str, key: str) -> None:
+    """No argument takes a value of another JSON type."""
+    kind = TOOLS[name].schema["properties"][key]["type"]
+    result = work.call(name, **{**SAMPLES[name], key: WRONG[kind]})
+    assert result.code is Code.INVALID_ARGUMENTS
+    assert f"{key} must be" in str(result.content)
+
+
+@pytest.mark.parametrize(("name", "key"), PATHS)
+@pytest.mark.parametrize(
+    "path", ["../x", "/etc/hostname", "d/../../x", "a\0b", "/", "/workspace/../etc", "out/x"]
+)
+def test_no_path_leads_out_of_the_worktree(work: Work, name: str, key: str, path: str) -> None:
+    """Lexically or through a link, what is outside is INVALID_PATH, and the root is named."""
+    out = prepared(work).root / "out"
+    if not out.is_symlink():
+        out.symlink_to("/etc")
+    result = work.call(name, **{**SAMPLES[name], key: path})
+    assert result.code is Code.INVALID_PATH, result.content
+    assert "/workspace" in str(result.content) or work.kind == "local"
+    check_form(work, result)
+
+
+@pytest.mark.parametrize(("name", "key"), PATHS)
+def test_the_host_path_of_the_worktree_is_understood(work: Work, name: str, key: str) -> None:
+    """An absolute path below the mount, or below the host's worktree, means the same file."""
+    for root in ("/workspace", str(work.root)):
+        prepared(work)
+        given = SAMPLES[name].get(key, "")
+        result = work.call(name, **{**SAMPLES[name], key: f"{root}/{given}"})
+        assert result.is_error is False, result.content
+        assert str(work.root) not in result.to_line()
+        (work.root / "d/new.txt").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("read_file", {"path": "none"}),
+        ("edit_file", {"path": "none", "old_string": "a", "new_string": "b"}),
+        ("list_directory", {"path": "none"}),
+        ("delete_file", {"path": "none"}),
+        ("move_file", {"from": "none", "to": "other"}),
+        ("glob", {"pattern": "*", "path": "none"}),
+        ("grep", {"pattern": "x", "path": "none"}),
+        ("write_file", {"path": "none/x", "content": "", "createDirs": False}),
+    ],
+)
+def test_what_is_not_there_is_file_not_found(work: Work, name: str, given: dict[str, Any]) -> None:
+    """A missing path is an error with its name, never an empty success."""
+    result = work.call(name, **given)
+    assert result.code is Code.FILE_NOT_FOUND, result.content
+    assert "none" in str(result.content)
+    check_form(work, result)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in TOOLS if TOOLS[name].is_safe or name == "run_command"]
+)
+def test_long_output_is_cut_and_said(work: Work, name: str) -> None:
+    """More output than the limit is cut to the limit; `truncated` is true and the text says so."""
+    long = work.root / "long"
+    if not long.exists():
+        work.write("long/file.txt", "needle in a long line of hay\n" * 20_000)
+        for number in range(1500):
+            work.write(f"long/many/{'name' * 20}-{number}.txt", "x")
+    given: dict[str, dict[str, Any]] = {
+        "read_file": {"path": "long/file.txt", "limit": 20_000},
+        "list_directory": {"path": "long/many"},
+        "glob": {"pattern": "long/many/*"},
+        "grep": {"pattern": "needle|x", "path": "long", "context": 0},
+        "run_command": {"command": "cat long/file.txt; ls long/many"},
+    }
+    result = work.call(name, **given[name])
+    assert result.is_error is False, result.content
+    assert result.truncated is True
+    text = str(result.content)
+    assert size_of(text) <= TOOLS[name].entry.max_output_bytes
+    assert "left out" in text or "more" in text.splitlines()[-1]
+
+
+def test_access_and_safety_agree() -> None:
+    """Only tools that change nothing may run together."""
+    for tool in TOOLS.values():
+        assert tool.is_safe == (tool.access == "read")

@@ -1,0 +1,219 @@
+"""Loops: opening, losing a box and going on, ending in time, cancelling, leaving nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from executor.controller import Controller, OpenBox
+from executor.errors import Code, ConfigError, SandboxUnavailable
+from executor.model import Call, Limits, LoopSpec, Result
+from tests.conftest import make_worktree
+from tests.driver import LoopThread
+from tests.loops import Work, open_work, opener
+
+
+@pytest.fixture(params=["local", "docker"])
+def work(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Work]:
+    """A loop of its own for each test, over each transport."""
+    with open_work(request.param, tmp_path) as opened:
+        yield opened
+
+
+def lose_box(work: Work) -> None:
+    """End the open box from outside, and wait until that is known."""
+    box = work.opened[-1]
+    work.thread.loop.call_soon_threadsafe(box._connection.closed, "ended from outside")  # type: ignore[attr-defined]
+
+    async def known() -> None:
+        async with asyncio.timeout(10):
+            while box.error is None:
+                await asyncio.sleep(0)
+
+    work.thread.run(known())
+
+
+def test_a_lost_box_is_replaced_by_the_next_call(work: Work) -> None:
+    """The next call runs in a new box on the same files and says what is gone."""
+    work.call("run_command", command="mkdir -p d && cd d && echo kept > file")
+    lose_box(work)
+    result = work.call("run_command", command="cat d/file")
+    assert str(result.content).startswith("kept\n[the sandbox was lost (ended from outside")
+    assert "processes, /tmp and the working directory are gone" in str(result.content)
+    assert result.details is not None and "ended from outside" in result.details["sandbox_lost"]
+    assert len(work.opened) == 2
+    assert work.call("run_command", command="cat d/file").content == "kept\n"
+
+
+def test_calls_at_once_open_one_new_box(work: Work) -> None:
+    """Two calls that find the box lost share its replacement."""
+    lose_box(work)
+    results = work.turn(*[("list_directory", {})] * 5)
+    assert [result.code for result in results] == [None] * 5
+    assert len(work.opened) == 2
+
+
+def test_a_call_in_flight_ends_when_the_box_is_lost(work: Work) -> None:
+    """The running call gets SANDBOX_LOST with the cause; the loop goes on."""
+    call = Call("sleep", "run_command", {"command": "echo started > mark; sleep 100"})
+    future = asyncio.run_coroutine_threadsafe(work.loop.execute(call), work.thread.loop)
+    wait_for(work.root / "mark")
+    lose_box(work)
+    result = future.result(30)
+    assert (result.code, result.is_error) == (Code.SANDBOX_LOST, True)
+    assert "ended from outside" in str(result.content)
+    assert work.call("run_command", command="cat mark").code is None
+
+
+def test_what_was_read_is_known_after_a_loss(work: Work) -> None:
+    """Files are the same, so a reading before the loss still counts."""
+    work.call("write_file", path="a.txt", content="one\n")
+    lose_box(work)
+    edit = work.call("edit_file", path="a.txt", old_string="one", new_string="two")
+    assert edit.code is None, edit.content
+    assert (work.root / "a.txt").read_text() == "two\n"
+
+
+def test_a_cancelled_call_ends_in_the_box(work: Work) -> None:
+    """Cancelling the awaiting task ends the command; the next call works."""
+    call = Call("1", "run_command", {"command": "echo > began; sleep 5; echo > PROOF"})
+
+    async def cancel() -> None:
+        task = asyncio.ensure_future(work.loop.execute(call))
+        async with asyncio.timeout(20):
+            while not (work.root / "began").exists():
+                await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    work.thread.run(cancel())
+    running = work.call("run_command", command="ps -e -o args= | grep -c '[s]leep 5'")
+    assert str(running.content).split()[-1] == "0"
+    assert not (work.root / "PROOF").exists()
+
+
+def test_leaving_a_stream_early_cancels_its_calls(work: Work) -> None:
+    """Who stops listening ends the turn."""
+    calls = [
+        Call("1", "run_command", {"command": "echo hi; sleep 100"}),
+        Call("2", "run_command", {"command": "echo > second"}),
+    ]
+
+    async def leave() -> None:
+        stream = work.loop.stream(calls)
+        async for event in stream:
+            if hasattr(event, "text"):
+                break
+        await stream.aclose()  # type: ignore[attr-defined]
+
+    work.thread.run(leave(), timeout=30)
+    assert work.call("run_command", command="true").code is None
+    assert not (work.root / "second").exists()
+
+
+@pytest.mark.parametrize("kind", ["local", "docker"])
+def test_a_loop_ends_in_time(kind: str, tmp_path: Path) -> None:
+    """A command is ended when the loop's time is over, and later calls are answered so."""
+    with open_work(kind, tmp_path, Limits(memory="256m", max_seconds=2)) as work:
+        began = time.monotonic()
+        result = work.call("run_command", command="echo begun; sleep 100")
+        assert (result.code, time.monotonic() - began < 8) == (Code.TIMEOUT, True)
+        assert str(result.content).endswith("ms\nbegun\n[the loop's time is over]")
+        later = work.call("read_file", path="x")
+        assert later.code is Code.TIMEOUT
+        assert later.content == "The loop's time of 2 s is over; no more calls are run."
+
+
+@pytest.mark.parametrize("kind", ["docker"])
+def test_a_call_timeout_is_the_default_of_commands(kind: str, tmp_path: Path) -> None:
+    """`call_timeout` holds where a call names none."""
+    with open_work(kind, tmp_path, Limits(memory="256m", call_timeout=0.4)) as work:
+        result = work.call("run_command", command="sleep 100")
+        assert result.content == "Command timed out after 400ms\n"
+        assert work.call("run_command", command="sleep .6", timeout_ms=5000).code is None
+
+
+@pytest.mark.parametrize("kind", ["docker"])
+def test_limits_of_the_box_are_named(kind: str, tmp_path: Path) -> None:
+    """Out of memory, processes and space have their codes, and the sentence names the limit."""
+    with open_work(kind, tmp_path, Limits(memory="256m", pids=64)) as work:
+        eat = work.call("run_code", language="python", code="x = bytearray(1 << 30)")
+        assert_limit(eat, Code.OUT_OF_MEMORY, "killed: the memory limit of 256 MiB was reached")
+        assert eat.structured is not None
+        assert (eat.structured["oom"], eat.structured["limit"]) == (True, "memory")
+        many = work.call("run_command", command="for i in $(seq 200); do sleep 9 & done; wait")
+        assert_limit(many, Code.LIMIT, "the process limit of 64 was reached")
+        full = work.call("run_command", command="head -c 900000000 /dev/zero > /dev/shm/z")
+        assert_limit(full, Code.NO_SPACE, "no space left")
+        assert work.call("run_command", command="rm -f /dev/shm/z; echo ok").content == "ok\n"
+
+
+def assert_limit(result: Result, code: Code, sentence: str) -> None:
+    assert (result.is_error, result.code) == (True, code), result.content
+    assert sentence in str(result.content)
+
+
+# ─── without a box ──────────────────────────────────────────────────────────────────
+
+
+@asynccontextmanager
+async def no_box(spec: LoopSpec) -> AsyncIterator[OpenBox]:
+    raise SandboxUnavailable("there is none today")
+    yield
+
+
+def test_a_specification_is_refused_with_all_faults(tmp_path: Path) -> None:
+    """Every fault of a specification comes at once, before anything is opened."""
+    spec = LoopSpec(
+        worktree=tmp_path / "none", limits=Limits(memory="1k"), toolset="x", mode="y", exec_id="Z"
+    )
+    with LoopThread() as thread:
+        controller = thread.enter(Controller(opener=no_box))
+        with pytest.raises(ConfigError) as caught:
+            thread.enter(controller.open(spec))
+    assert len(caught.value.faults) == 5
+
+
+def test_no_box_is_raised_and_the_name_is_free_again(tmp_path: Path) -> None:
+    """A loop whose box can't be had never opens, and its name can be used again."""
+    spec = LoopSpec(worktree=make_worktree(tmp_path / "w"), exec_id="same")
+    with LoopThread() as thread:
+        controller = thread.enter(Controller(opener=no_box))
+        for _ in range(2):
+            with pytest.raises(SandboxUnavailable, match="there is none today"):
+                thread.enter(controller.open(spec))
+
+
+def test_a_name_is_used_once_at_a_time(tmp_path: Path) -> None:
+    """Two open loops can't have one name; generated names differ."""
+    spec = LoopSpec(worktree=make_worktree(tmp_path / "w"), exec_id="same")
+    with LoopThread() as thread:
+        controller = thread.enter(Controller(opener=opener("local", tmp_path)))
+        thread.enter(controller.open(spec))
+        with pytest.raises(ConfigError, match="'same' is open"):
+            thread.enter(controller.open(spec))
+        unnamed = replace(spec, exec_id=None)
+        loops = [thread.enter(controller.open(unnamed)) for _ in range(2)]
+        assert loops[0].exec_id != loops[1].exec_id
+
+
+def test_a_controller_must_be_entered(tmp_path: Path) -> None:
+    """Opening a loop before the controller is open is a plain mistake and says so."""
+    spec = LoopSpec(worktree=make_worktree(tmp_path / "w"))
+    with LoopThread() as thread, pytest.raises(RuntimeError, match="async with Controller"):
+        thread.enter(Controller().open(spec))
+
+
+def wait_for(path: Path) -> None:
+    """Until the file is there, at most 20 seconds."""
+    until = time.monotonic() + 20
+    while not path.exists():
+        assert time.monotonic() < until, f"{path} never came"
+        time.sleep(0.01)

@@ -1,0 +1,268 @@
+"""The five stages: what is refused where, and that a refusal never reaches the box."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from executor.catalog import PACKAGED, Catalog, load, parse
+from executor.errors import AgentLost, Code
+from executor.model import Access, Call, Limits, Result
+from executor.permissions import Mode, Verdict, decide
+from executor.pipeline import Pipeline
+from executor.scheduling import Order
+from executor.session import Session
+from executor.tool import Answer, OnOutput, Registry, Surroundings, Tool
+from executor.toolsets import standard
+from tests.test_catalog import TEXT
+
+
+class NoBox:
+    """A place where there is no box: whatever asks for one has gone too far."""
+
+    async def ready(self) -> None:
+        raise AgentLost("asked for a box")
+
+    async def request(
+        self,
+        op: str,
+        arguments: dict[str, Any],
+        body: bytes = b"",
+        *,
+        timeout: float | None = None,
+        on_output: OnOutput | None = None,
+    ) -> Answer:
+        raise AgentLost("asked for a box")
+
+
+def surroundings(catalog: Catalog) -> Surroundings:
+    return Surroundings(
+        exec_id="test",
+        session=Session(),
+        limits=Limits(),
+        lane="no-net",
+        toolset=catalog.toolsets["standard"],
+        roots=("/home/u/wt",),
+        box=NoBox(),
+    )
+
+
+def answer(
+    name: str, given: Any, mode: Mode = Mode.BYPASS, loop_type: str | None = None, more: str = ""
+) -> Result:
+    catalog = parse([(PACKAGED, TEXT), ("my", more)])
+    allowed = catalog.loop_types[loop_type] if loop_type else None
+    pipeline = Pipeline(standard.registry(catalog), mode, allowed, loop_type)
+    return asyncio.run(pipeline.answer(Call("1", name, given), surroundings(catalog)))
+
+
+def test_an_unknown_tool_names_the_nearest() -> None:
+    """`Unknown tool: N`, and what it may have been."""
+    result = answer("raed_file", {})
+    assert (result.code, result.is_error) == (Code.UNKNOWN_TOOL, True)
+    assert str(result.content).startswith("Unknown tool: raed_file. Did you mean read_file")
+    assert "Tools: read_file, write_file" in str(answer("zzz", {}).content)
+
+
+def test_loop_types_take_tools_away() -> None:
+    """A tool that the loop type does not have is DISABLED, with what there is."""
+    result = answer("run_command", {"command": "true"}, loop_type="plan")
+    assert result.code is Code.DISABLED
+    assert "loops of type plan don't have it" in str(result.content)
+    assert "Tools: read_file, write_file, glob, grep, complete_task." in str(result.content)
+
+
+def test_the_catalog_can_switch_a_tool_off() -> None:
+    """`enabled = false` takes a tool away, and says so."""
+    result = answer("grep", {"pattern": "x"}, more="[tools.grep]\nenabled = false\n")
+    assert result.code is Code.DISABLED
+    assert "switched off in the catalog" in str(result.content)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("read_file", {}, "path is required"),
+        ("read_file", {"path": 3}, "path must be text, not 3"),
+        ("read_file", {"path": None}, "path must be text, not null"),
+        ("read_file", {"path": "a", "offset": "1"}, "offset must be a whole number, not the text"),
+        ("read_file", {"path": "a", "offset": True}, "offset must be a whole number, not true"),
+        ("read_file", {"path": "a", "offset": 1.5}, "offset must be a whole number, not 1.5"),
+        ("read_file", {"path": "a", "offset": 0}, "offset must be 1 or more, not 0"),
+        ("read_file", {"path": "a", "offset": -1}, "offset must be 1 or more, not -1"),
+        ("read_file", {"path": "a", "lines": 3}, "lines is not an argument of this tool"),
+        ("read_file", {"path": "a", "ofset": 3}, "did you mean offset"),
+        ("read_file", {"path": "a", "encoding": "utf-16"}, "encoding must be one of 'utf-8' or"),
+        ("write_file", {"path": "a", "content": ["x"]}, "content must be text, not a list"),
+        ("write_file", {"path": "a", "content": "\ud800"}, "content holds half a character"),
+        (
+            "write_file",
+            {"path": "a", "content": "", "createDirs": True, "create_dirs": True},
+            "create_dirs is the same as createDirs; give one of the two",
+        ),
+        ("edit_file", {"path": "a", "old_string": "x"}, "new_string is required"),
+        ("list_directory", {"recursive": "yes"}, "recursive must be true or false, not the text"),
+        ("run_command", {"command": "x", "timeout_ms": 0}, "timeout_ms must be 1 or more, not 0"),
+        (
+            "run_command",
+            {"command": "x", "dangerously_disable_sandbox": True},
+            "is not an argument",
+        ),
+        ("run_code", {"language": "perl", "code": ""}, "language must be one of 'python' or"),
+        ("run_code", {"language": "bash", "code": "", "args": [1]}, "args.0 must be text, not 1"),
+        ("run_code", {"language": "bash", "code": "", "timeout": 0}, "timeout must be more than 0"),
+        ("move_file", {"source": "a", "to": "b"}, "from is required"),
+        ("complete_task", [], "input must be an object of arguments"),
+    ],
+)
+def test_arguments_are_checked_as_json(name: str, given: Any, expected: str) -> None:
+    """Types are JSON's own; the message and the details name the field."""
+    result = answer(name, given)
+    assert result.code is Code.INVALID_ARGUMENTS
+    assert str(result.content).startswith(f"Invalid arguments for {name}: ")
+    assert expected in str(result.content)
+    assert result.details is not None and result.details["faults"][0]["field"] in str(
+        result.content
+    )
+
+
+def test_all_argument_faults_come_at_once() -> None:
+    """Two wrong fields are two faults."""
+    result = answer("edit_file", {"path": 1, "old_string": "a", "new_string": "b", "all": True})
+    assert result.details is not None
+    assert {fault["field"] for fault in result.details["faults"]} == {"path", "all"}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"path": "a", "offset": 5.0},
+        {"path": "a", "offset": None, "limit": None},
+        {"path": "/workspace/a"},
+        {"path": "odd\udcff"},
+    ],
+)
+def test_json_has_one_kind_of_number_and_null_is_absence(given: dict[str, Any]) -> None:
+    """5.0 counts as 5, null for an optional argument as absent, odd names are taken."""
+    assert answer("read_file", given).code is Code.SANDBOX_LOST
+
+
+def test_both_spellings_of_an_argument_are_understood() -> None:
+    """`create_dirs` is `createDirs`."""
+    for name in ("create_dirs", "createDirs"):
+        result = answer("write_file", {"path": "a", "content": "", name: False})
+        assert result.code is Code.SANDBOX_LOST
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        (
+            "run_command",
+            {"command": "x", "timeout_ms": 700000},
+            "timeout_ms is 700000, and at most",
+        ),
+        ("run_code", {"language": "bash", "code": "", "timeout": 601}, "timeout is 601, and at"),
+        ("run_code", {"language": "bash", "code": "", "env": {"A B": "x"}}, "not a variable name"),
+        ("run_code", {"language": "bash", "code": "", "env": {"EXECUTOR_CALL": "x"}}, "reserved"),
+        ("run_code", {"language": "bash", "code": "", "args": ["a\0"]}, "NUL"),
+        ("read_file", {"path": "a", "encoding": "base64", "offset": 1}, "can't be used with"),
+        ("write_file", {"path": "a", "content": "%", "encoding": "base64"}, "not valid base64"),
+    ],
+)
+def test_what_the_schema_can_not_say_is_refused_too(
+    name: str, given: dict[str, Any], expected: str
+) -> None:
+    """Ceilings, names and combinations are checked before anything reaches the box."""
+    result = answer(name, given)
+    assert result.code is Code.INVALID_ARGUMENTS
+    assert expected in str(result.content)
+
+
+def test_paths_are_judged_before_the_box_is_asked() -> None:
+    """A path that leads out is INVALID_PATH without a look at any file."""
+    result = answer("read_file", {"path": "../x"})
+    assert result.code is Code.INVALID_PATH
+
+
+A, K, D = Verdict.ALLOW, Verdict.ASK, Verdict.DENY
+
+
+@pytest.mark.parametrize(
+    ("access", "tool", "expected"),
+    [
+        (Access.READ, "read_file", (A, A, A, A)),
+        (Access.SESSION, "complete_task", (A, A, A, A)),
+        (Access.WRITE, "write_file", (K, D, A, A)),
+        (Access.WRITE, "move_file", (K, D, A, A)),
+        (Access.WRITE, "delete_file", (K, D, K, A)),
+        (Access.EXEC, "run_command", (K, D, K, A)),
+        (Access.EXEC, "run_code", (A, D, A, A)),
+        (Access.NETWORK, "web_fetch", (K, D, K, A)),
+    ],
+)
+def test_the_matrix_of_modes(access: Access, tool: str, expected: tuple[Verdict, ...]) -> None:
+    """What default, plan, acceptEdits and bypass say about each class of access."""
+    assert tuple(decide(mode, access, tool) for mode in Mode) == expected
+
+
+def test_asking_nobody_is_an_error_that_names_the_way() -> None:
+    """Without an approver a call that needs one fails at once and says what would allow it."""
+    result = answer("run_command", {"command": "true"}, Mode.DEFAULT)
+    assert result.code is Code.APPROVAL_REQUIRED
+    assert "no one to ask" in str(result.content) and "mode bypass" in str(result.content)
+    edit = {"path": "a", "old_string": "a", "new_string": "b"}
+    assert "mode acceptEdits" in str(answer("edit_file", edit, Mode.DEFAULT).content)
+
+
+def test_plan_mode_denies_and_says_what_to_do() -> None:
+    """In plan mode nothing is changed; the refusal names the mode."""
+    result = answer("write_file", {"path": "a", "content": ""}, Mode.PLAN)
+    assert result.code is Code.PERMISSION_DENIED
+    assert "plan mode" in str(result.content)
+
+
+def test_nobody_is_asked_about_a_call_that_can_not_run() -> None:
+    """Malformed arguments fail as such where they would be asked about; a denial wins."""
+    assert answer("run_command", {}, Mode.DEFAULT).code is Code.INVALID_ARGUMENTS
+    assert answer("run_command", {}, Mode.PLAN).code is Code.PERMISSION_DENIED
+
+
+def test_an_unforeseen_failure_is_one_result() -> None:
+    """An exception of a tool becomes INTERNAL and shows nothing of the host."""
+
+    async def broken(context: object, given: object) -> Any:
+        raise ZeroDivisionError("/home/u/secret")
+
+    catalog = load()
+    tool = standard.registry(catalog).all()[0]
+    parts = {name: getattr(tool, name) for name in tool.__slots__}
+    registry = Registry.from_tools([Tool(**{**parts, "run": broken})])
+    call = Call("1", "read_file", {"path": "a"})
+    result = asyncio.run(Pipeline(registry, Mode.BYPASS).answer(call, surroundings(catalog)))
+    assert (result.code, result.is_error) == (Code.INTERNAL, True)
+    assert "secret" not in str(result.content)
+
+
+def test_complete_task_is_remembered() -> None:
+    """The summary is the flag that the host looks at."""
+    catalog = load()
+    around = surroundings(catalog)
+    pipeline = Pipeline(standard.registry(catalog), Mode.BYPASS)
+    call = Call("1", "complete_task", {"summary": "all green"})
+    result = asyncio.run(pipeline.answer(call, around))
+    assert result.content == "Task marked complete: all green"
+    assert result.structured == {"completed": True, "summary": "all green"}
+    assert around.session.completed == "all green"
+    assert result.duration_ms > 0
+
+
+def test_orders_of_calls() -> None:
+    """Readers are safe, changes are not, complete_task is last; what fails anyway is safe."""
+    pipeline = Pipeline(standard.registry(load()), Mode.BYPASS)
+    names = ("read_file", "grep", "edit_file", "run_command", "complete_task", "nope")
+    orders = [pipeline.order(Call("1", name, {})) for name in names]
+    safe, unsafe, last = Order.SAFE, Order.UNSAFE, Order.LAST
+    assert orders == [safe, safe, unsafe, unsafe, last, safe]

@@ -1,0 +1,208 @@
+"""What models are shown: names, order, descriptions and schemas of the `standard` toolset."""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import Any
+
+import pytest
+
+from executor.catalog import PACKAGED, load, parse
+from executor.errors import ConfigError
+from executor.model import Limits
+from executor.tool import Registry
+from executor.toolsets import standard
+
+TOOLS = standard.registry(load())
+SCHEMAS = {tool.name: tool.schema for tool in TOOLS.all()}
+
+TEXT = {"type": "string"}
+FLAG = {"type": "boolean"}
+
+
+def text(description: str) -> dict[str, str]:
+    return {"type": "string", "description": description}
+
+
+def number(description: str) -> dict[str, str]:
+    return {"type": "integer", "description": description}
+
+
+PATH = text("File path relative to worktree")
+
+# Properties and required names, word for word where the seed gives words.
+SEED: dict[str, tuple[dict[str, dict[str, Any]], list[str]]] = {
+    "read_file": (
+        {
+            "path": PATH,
+            "offset": number("Line number to start reading from (1-indexed)"),
+            "limit": number("Max lines to read (default: 2000)"),
+            "encoding": {"type": "string", "enum": ["utf-8", "base64"]},
+        },
+        ["path"],
+    ),
+    "write_file": (
+        {
+            "path": PATH,
+            "content": text("Content to write"),
+            "encoding": {"type": "string", "enum": ["utf-8", "base64"]},
+            "createDirs": FLAG,
+        },
+        ["path", "content"],
+    ),
+    "edit_file": (
+        {
+            "path": PATH,
+            "old_string": text("Exact string to find and replace"),
+            "new_string": text("Replacement string"),
+            "replace_all": {
+                "type": "boolean",
+                "description": "Replace all occurrences (default: false)",
+            },
+        },
+        ["path", "old_string", "new_string"],
+    ),
+    "list_directory": (
+        {
+            "path": text("Directory path relative to worktree (default: .)"),
+            "recursive": FLAG,
+            "includeHidden": FLAG,
+        },
+        [],
+    ),
+    "delete_file": ({"path": TEXT, "recursive": FLAG}, ["path"]),
+    "move_file": ({"from": TEXT, "to": TEXT, "overwrite": FLAG}, ["from", "to"]),
+    "glob": (
+        {
+            "pattern": text("Glob pattern to match"),
+            "path": text("Base directory (default: worktree root)"),
+        },
+        ["pattern"],
+    ),
+    "grep": (
+        {
+            "pattern": text("Regex pattern to search for"),
+            "path": text("File or directory to search (default: worktree)"),
+            "file_pattern": text("Glob to filter files (e.g., *.rs)"),
+            "context": number("Lines of context around matches (default: 2)"),
+            "ignore_case": FLAG,
+            "literal": FLAG,
+            "max_results": {"type": "integer"},
+        },
+        ["pattern"],
+    ),
+    "run_command": (
+        {
+            "command": text("Shell command to execute"),
+            "timeout_ms": number("Timeout in milliseconds (default: 120000)"),
+        },
+        ["command"],
+    ),
+    "run_code": (
+        {
+            "language": {"type": "string", "enum": ["python", "bash"]},
+            "code": TEXT,
+            "args": {"type": "array", "items": TEXT},
+            "env": {"type": "object", "additionalProperties": TEXT},
+            "timeout": {"type": "number"},
+        },
+        ["language", "code"],
+    ),
+    "complete_task": (
+        {"summary": text("Brief summary of what was accomplished")},
+        ["summary"],
+    ),
+}
+
+DESCRIPTIONS = {
+    "read_file": "Read a file's contents with line numbers. Required before editing.",
+    "edit_file": "Replace a specific string in a file. Requires prior read_file call.",
+    "list_directory": "List files and directories in a path.",
+    "glob": "Find files matching a glob pattern (e.g., **/*.rs)",
+    "grep": "Search file contents with regex. Returns matching lines with context.",
+    "run_command": "Execute a shell command in the worktree. Use for git, build tools, tests.",
+    "complete_task": "Signal that the current task/phase is complete. Only use when validation "
+    "passes.",
+}
+
+
+def test_names_come_in_a_steady_order() -> None:
+    """The toolset has exactly these tools, in this order."""
+    assert TOOLS.list() == tuple(SEED)
+
+
+@pytest.mark.parametrize("name", SEED)
+def test_schemas_are_the_seeds(name: str) -> None:
+    """Every property that a seed gives is there as the seed writes it; required ones agree."""
+    properties, required = SEED[name]
+    schema = SCHEMAS[name]
+    assert schema["type"] == "object"
+    assert schema.get("required", []) == required
+    for key, expected in properties.items():
+        found = schema["properties"][key]
+        assert {part: found.get(part) for part in expected} == expected, key
+
+
+@pytest.mark.parametrize("name", SEED)
+def test_schemas_are_plain(name: str) -> None:
+    """Nothing is shown that validation does not mean: no titles, nulls, defaults, unknowns."""
+    schema = SCHEMAS[name]
+    assert schema["additionalProperties"] is False
+    for part in schema["properties"].values():
+        assert part["type"] != "null" and part["description"]
+        assert not {"title", "default", "anyOf"} & part.keys()
+
+
+@pytest.mark.parametrize("name", DESCRIPTIONS)
+def test_descriptions_are_the_seeds(name: str) -> None:
+    """The description is the seed's sentence."""
+    tool = TOOLS.get(name)
+    assert tool is not None and tool.description == DESCRIPTIONS[name]
+
+
+def test_timeouts_in_schemas_are_the_ones_that_hold() -> None:
+    """Default and ceiling of a command's timeout are those of catalog and limits."""
+    packaged = (PACKAGED, standard_text())
+    catalog = parse([packaged, ("my", "[tools.run_command]\nmax_timeout_ms = 300000\n")])
+    tools = standard.registry(catalog, Limits(call_timeout=7))
+    part = _schema(tools, "run_command")["properties"]["timeout_ms"]
+    assert (part["description"], part["maximum"]) == (
+        "Timeout in milliseconds (default: 7000)",
+        300_000,
+    )
+    assert SCHEMAS["run_code"]["properties"]["timeout"]["maximum"] == 600
+
+
+def test_a_catalog_description_replaces_the_text() -> None:
+    """The user's words win over the tool's own."""
+    catalog = parse([(PACKAGED, standard_text()), ("my", '[tools.glob]\ndescription = "Mine"\n')])
+    tool = standard.registry(catalog).get("glob")
+    assert tool is not None and tool.description == "Mine"
+
+
+def test_definitions_have_the_shapes_of_their_apis() -> None:
+    """Anthropic's form has input_schema, the bare function form has parameters."""
+    anthropic, function = TOOLS.definitions()[0], TOOLS.to_openai_functions()[0]
+    assert set(anthropic) == {"name", "description", "input_schema"}
+    assert set(function) == {"name", "description", "parameters"}
+    assert anthropic["input_schema"] == function["parameters"] == SCHEMAS["read_file"]
+
+
+def test_a_name_is_registered_once() -> None:
+    """A second tool of a name is a fault that names both, unless it is to replace the first."""
+    registry = Registry.from_tools(TOOLS.all())
+    tool = TOOLS.all()[0]
+    with pytest.raises(ConfigError, match=r"two tools are called 'read_file': .*read_file and"):
+        registry.register(tool)
+    registry.register(tool, replace=True)
+    assert registry.list() == TOOLS.list()
+
+
+def standard_text() -> str:
+    return resources.files("executor").joinpath(PACKAGED).read_text("utf-8")
+
+
+def _schema(registry: Registry, name: str) -> Any:
+    tool = registry.get(name)
+    assert tool is not None
+    return tool.schema
