@@ -25,6 +25,8 @@ MAX_ARGUMENT = 100_000
 """Bytes. The kernel takes 131,071 in one argument; longer commands go by a file."""
 LIVE_CREDIT = 1 << 20
 """Bytes of live output that a call may send before the host says that it takes more."""
+STAND_INS = {"python3": RUNTIME + "/bin/python3", "bash": "sh"}
+"""What serves where an image has no such interpreter; the result names what ran."""
 MAX_DRAINS = 256
 """Pipes held open by background processes of ended calls."""
 SETTLE = 0.02
@@ -74,6 +76,8 @@ class Commands:
         self.refused_forks = counters.refused_forks()
         path = self.environment.get("PATH", os.defpath)
         self.shell = find_program("bash", path) or find_program("sh", path)
+        if self.shell is not None:
+            self.environment["SHELL"] = self.shell
 
     def start(self, channel: int, arguments: dict[str, Any], body: bytes) -> None:
         """Start a command; its reply comes when it has ended."""
@@ -229,9 +233,10 @@ class Job:
         if arguments.get("command") is not None:
             return self._shell_argv(arguments["command"])
         argv: list[str] = [*arguments["argv"]]
-        program = find_program(argv[0], environment.get("PATH", os.defpath))
-        if program is None and argv[0] == "python3":
-            program = RUNTIME + "/bin/python3"
+        path = environment.get("PATH", os.defpath)
+        program = find_program(argv[0], path)
+        if program is None and argv[0] in STAND_INS:
+            program = find_program(STAND_INS[argv[0]], path)
         if program is None:
             raise Failure("NOT_FOUND", f"{argv[0]}: there is no such program in this image")
         self.program = self.interpreter = program

@@ -31,6 +31,8 @@ FATAL = 22  # JSON: `reason`; the agent ends
 TO_AGENT = frozenset({HELLO, CALL, BODY, CANCEL, CREDIT, PING})
 TO_HOST = frozenset({READY, PONG, STDOUT, STDERR, DATA, REPLY, FATAL})
 
+_to_text = json.JSONEncoder(separators=(",", ":")).encode
+
 
 class FrameError(Exception):
     """The bytes are no frame that the other side may send."""
@@ -49,7 +51,7 @@ def encode(kind: int, channel: int, payload: bytes = b"") -> bytes:
 
 def encode_json(kind: int, channel: int, value: object) -> bytes:
     """One control frame as bytes."""
-    return encode(kind, channel, json.dumps(value, separators=(",", ":")).encode())
+    return encode(kind, channel, _to_text(value).encode())
 
 
 def split(data: bytes) -> list[bytes]:

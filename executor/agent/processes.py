@@ -171,8 +171,7 @@ class Owner:
     def has(self, process: Process) -> bool:
         """Whether the process by itself shows that it belongs here."""
         return (
-            process.session == self.leader
-            or process.group == self.leader
+            self.leader in (process.session, process.group)
             or (process.pid, process.start) in self.known
             or process.marker == self.marker
         )

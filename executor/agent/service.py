@@ -528,6 +528,8 @@ def serve(source: int, sink: int) -> None:
     version = ".".join(map(str, sys.version_info[:3]))
     ready = {"hash": _content_hash(), "pid": os.getpid(), "python": version}
     service.send(encode_json(frame.READY, 0, ready))
-    from . import commands, workspace  # noqa: F401  (while the host reads READY)
+    # While the host reads READY, load what its first frame needs.
+    from .commands import Commands  # noqa: F401
+    from .workspace import Workspace  # noqa: F401
 
     service.run()

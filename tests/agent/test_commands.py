@@ -192,9 +192,7 @@ def test_a_long_command_is_run(box: Box) -> None:
 def test_a_script_gets_its_arguments_and_is_removed(box: Box) -> None:
     """Code of any size is handed over outside the worktree, never as an argument."""
     code = b"import sys\nprint(sys.argv[1:], __file__)\n" + b"#" * 500_000
-    ran = box.run(
-        None, argv=["python3"], script=".py", args=["a b", "--x"], body=code, cwd=""
-    )
+    ran = box.run(None, argv=["python3"], script=".py", args=["a b", "--x"], body=code, cwd="")
     assert ran.out.startswith(b"['a b', '--x'] ")
     path = ran.out.split()[-1].decode()
     assert not path.startswith(box_root(box))

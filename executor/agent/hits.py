@@ -1,0 +1,299 @@
+"""ripgrep's output, of whatever size, as lines for the model, within limits."""
+
+from __future__ import annotations
+
+import re
+
+from .text import characters, leading_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from typing import Any
+
+    from .search import Filter, Options
+
+_LONG = 256 << 10
+_MAX_WARNINGS = 20
+
+_RECORD = re.compile(rb"([^\0]+)\0(\d+)(?::(\d+):|-)([^\n]*)\n")
+_RECORD_START = re.compile(rb"([^\0]+)\0(\d+)(?::(\d+):|-)")
+_BINARY = re.compile(
+    rb"\./(.*?): binary file matches \(found \"\\0\" byte around offset \d+\)\n", re.DOTALL
+)
+_CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
+
+
+class _File:
+    """What is shown of one file: lines, each with: is it a match?"""
+
+    __slots__ = ("has_more", "label", "lines", "matches", "name", "size")
+
+    def __init__(self, name: bytes) -> None:
+        self.name = name
+        self.label = _CONTROL.sub(lambda found: b"\\x%02x" % found[0][0], name)
+        self.lines: list[tuple[bool, bytes]] = []
+        self.matches = 0
+        self.size = 0
+        self.has_more = False
+
+    def add(self, is_match: bool, line: bytes, room: int) -> None:
+        """Take a line, of which no more is kept than could be shown."""
+        self.matches += is_match
+        self.size += len(line) + 1
+        if self.size <= room or not self.lines:
+            self.lines.append((is_match, line))
+
+
+class _LongLine:
+    """A line too long to be held: the part around the match, and how much is left out."""
+
+    def __init__(self, start: re.Match[bytes], span: int) -> None:
+        self.path, number, self.column = start.groups()
+        self.number = int(number)
+        self._anchor = int(self.column) - 1 if self.column else 0
+        self._start = max(0, self._anchor - span)
+        self._end = self._anchor + span
+        self._position = 0
+        self._window = b""
+        self._before = self._after = 0
+        self._last = b""
+
+    def feed(self, piece: bytes) -> None:
+        """Take more of the line."""
+        begin = max(0, self._start - self._position)
+        end = max(0, self._end - self._position)
+        self._before += leading_bytes(piece[:begin])
+        self._window += piece[begin:end]
+        self._after += leading_bytes(piece[end:])
+        self._position += len(piece)
+        self._last = piece[-1:] or self._last
+
+    def clipped(self, line_chars: int) -> bytes:
+        """What is shown of it."""
+        after = self._after - (self._last == b"\r" and self._after > 0)
+        window = self._window if self._after else self._window.removesuffix(b"\r")
+        return _around(window, self._anchor - self._start, self._before, after, line_chars)
+
+
+def _clip(line: bytes, anchor: int, line_chars: int) -> bytes:
+    """The line, or if it is too long the part of it around the byte `anchor`."""
+    if len(line) <= line_chars or characters(line) <= line_chars:
+        return line
+    return _around(line, anchor, 0, 0, line_chars)
+
+
+def _around(window: bytes, anchor: int, before: int, after: int, line_chars: int) -> bytes:
+    text = window.decode("utf-8", "surrogateescape")
+    at = len(window[:anchor].decode("utf-8", "surrogateescape"))
+    start = max(0, min(at - line_chars // 3, len(text) - line_chars))
+    left = before + start
+    right = after + max(0, len(text) - start - line_chars)
+    shown_text = text[start : start + line_chars].encode("utf-8", "surrogateescape")
+    head = f"[{left} characters]…" if left else ""
+    tail = f"…[{right} characters]" if right else ""
+    return head.encode() + shown_text + tail.encode()
+
+
+class Hits:
+    """ripgrep's output → the lines to show, sorted by path, within the limits.
+
+    Output of any size is taken in bounded memory: files that come too late in the order
+    to be shown are only counted, and of a long line only the part to show is kept.
+
+    Attributes:
+        read: bytes taken.
+        warnings: what went wrong, for the model.
+    """
+
+    def __init__(self, options: Options, name_filter: Filter) -> None:
+        self._options = options
+        self._filter = name_filter
+        self._buffer = b""
+        self._long: _LongLine | None = None
+        self._path = b""
+        self._file: _File | None = None
+        self._last_match = self._last_line = 0
+        self._files: dict[bytes, _File] = {}
+        self._held = 0
+        self._too_late: bytes | None = None
+        self._matches = self._file_count = self._size = 0
+        self._partial = self._has_more = False
+        self.read = 0
+        self.warnings: list[str] = []
+
+    def stop(self, reason: str) -> None:
+        """There is no more output, though it is not complete."""
+        self._partial = True
+        self.warnings.append(reason)
+        self._end_file()
+
+    # ─── output → records ───────────────────────────────────────────────────────────
+
+    def feed(self, piece: bytes) -> None:
+        """Take the next piece of the output."""
+        self.read += len(piece)
+        if self._long is not None:
+            piece = self._feed_long(self._long, piece)
+        buffer = self._buffer + piece if self._buffer else piece
+        position = 0
+        while True:
+            record = _RECORD.match(buffer, position)
+            if record is None:
+                break
+            position = record.end()
+            path, number, column, line = record.groups()
+            if path != self._path:
+                self._begin_file(path)
+            if self._file is not None:
+                line = line.removesuffix(b"\r")
+                anchor = int(column) - 1 if column else 0
+                self._add(int(number), column, _clip(line, anchor, self._options.line_chars))
+        self._buffer = buffer[position:]
+        if len(self._buffer) > _LONG:
+            self._begin_long()
+
+    def finish(self) -> None:
+        """All output was taken."""
+        if self._long is not None:
+            self._feed_long(self._long, b"\n")
+        self._take_binaries(self._buffer)
+        self._end_file()
+
+    def _begin_long(self) -> None:
+        """Stop holding a line that has no end yet."""
+        self._buffer = self._take_binaries(self._buffer)
+        start = _RECORD_START.match(self._buffer)
+        if start is not None:
+            self._long = _LongLine(start, 4 * self._options.line_chars)
+            self._long.feed(self._buffer[start.end() :])
+            self._buffer = b""
+
+    def _feed_long(self, line: _LongLine, piece: bytes) -> bytes:
+        """Take more of a long line; gives what comes after it."""
+        end = piece.find(b"\n")
+        if end < 0:
+            line.feed(piece)
+            return b""
+        line.feed(piece[:end])
+        self._long = None
+        if line.path != self._path:
+            self._begin_file(line.path)
+        if self._file is not None:
+            self._add(line.number, line.column, line.clipped(self._options.line_chars))
+        return piece[end + 1 :]
+
+    def _take_binaries(self, data: bytes) -> bytes:
+        """Note the files that are said to be binary; gives what follows."""
+        position = 0
+        while True:
+            said = _BINARY.match(data, position)
+            if said is None:
+                return data[position:]
+            position = said.end()
+            if self._file is not None and self._file.name == said[1]:
+                self._file = None  # its lines up to here say less than that it is binary
+            self._end_file()
+            if self._filter.takes(said[1]):
+                self._file = _File(said[1])
+                line = self._file.label + b": binary file matches"
+                self._file.add(True, line, self._options.max_bytes)
+
+    # ─── records → files ────────────────────────────────────────────────────────────
+
+    def _begin_file(self, path: bytes) -> None:
+        self._path = path
+        name = self._take_binaries(path).removeprefix(b"./")
+        self._end_file()
+        self._last_match = self._last_line = 0
+        if self._filter.takes(name):
+            self._file = _File(name)
+
+    def _add(self, number: int, column: bytes | None, line: bytes) -> None:
+        """Add a line of the open file; a match if it has a column."""
+        file, options = self._file, self._options
+        if file is None:
+            return
+        if file.matches >= options.per_file:
+            if column is not None:
+                self._note_more(file)
+                column = None
+            if number > self._last_match + options.after:
+                return
+        if (options.before or options.after) and self._last_line not in (0, number - 1):
+            file.add(False, b"--", options.max_bytes)
+        self._last_line = number
+        if column is not None:
+            self._last_match = number
+        mark = b"-%d-" if column is None else b":%d:"
+        text = file.label + mark % number + line.replace(b"\0", b"")
+        file.add(column is not None, text, options.max_bytes)
+
+    def _note_more(self, file: _File) -> None:
+        if not file.has_more:
+            file.has_more = self._has_more = True
+            label = file.label.decode("utf-8", "replace")
+            self.warnings.append(f"{label}: only the first {self._options.per_file} matches")
+
+    def _end_file(self) -> None:
+        file, self._file = self._file, None
+        if file is None or not file.matches:
+            return
+        self._matches += file.matches
+        self._file_count += 1
+        self._size += file.size
+        if self._too_late is None or file.name < self._too_late:
+            self._files[file.name] = file
+            self._held += min(file.size, self._options.max_bytes)
+            if self._held > 8 * self._options.max_bytes:
+                self._forget_late_files()
+
+    def _forget_late_files(self) -> None:
+        size = 0
+        for name in sorted(self._files):
+            if size > self._options.max_bytes:
+                self._too_late = min(name, self._too_late or name)
+                del self._files[name]
+            else:
+                size += self._files[name].size
+        self._held = size
+
+    # ─── files → reply ──────────────────────────────────────────────────────────────
+
+    def _lines(self) -> Generator[tuple[bool, bytes], None, None]:
+        """All lines that are held, in order."""
+        apart = bool(self._options.before or self._options.after)
+        for index, name in enumerate(sorted(self._files)):
+            if apart and index:
+                yield False, b"--"
+            yield from self._files[name].lines
+
+    def reply(self) -> tuple[dict[str, Any], bytes]:
+        """The reply, with as many lines as the limits allow."""
+        shown_lines: list[bytes] = []
+        shown_matches = size = 0
+        for is_match, line in self._lines():
+            size += len(line) + 1
+            too_large = size > self._options.max_bytes and shown_lines
+            if too_large or (is_match and shown_matches == self._options.max_results):
+                break
+            shown_lines.append(line)
+            shown_matches += is_match
+        while shown_lines and shown_lines[-1] == b"--":
+            shown_lines.pop()
+        reply = {
+            "matches": self._matches,
+            "shown": shown_matches,
+            "files": self._file_count,
+            "truncated": shown_matches < self._matches or self._partial or self._has_more,
+            "partial": self._partial,
+            "warnings": self._first_warnings(),
+            "total_bytes": self._size,
+        }
+        return reply, b"\n".join(shown_lines)
+
+    def _first_warnings(self) -> list[str]:
+        if len(self.warnings) <= _MAX_WARNINGS:
+            return self.warnings
+        rest = len(self.warnings) - _MAX_WARNINGS + 1
+        return [*self.warnings[: _MAX_WARNINGS - 1], f"and {rest} more warnings"]

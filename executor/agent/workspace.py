@@ -1,0 +1,509 @@
+"""Paths of a workspace → descriptors, never leaving it whatever races with the look-up.
+
+The kernel resolves a path beneath the root in one call (`openat2`). Where it can't
+(old kernels, gVisor, a seccomp filter) and for absolute links that point back into the
+workspace, the path is walked one component at a time, following no link unseen.
+Nothing here opens a path in a way that can wait: every open is non-blocking.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+import struct
+
+from .operation import RIPGREP, Failure
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+
+MOUNT = "/workspace"
+DIRECTORY = os.O_PATH | os.O_DIRECTORY
+SAFE = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+
+_OPENAT2 = 437
+_BENEATH = 0x08 | 0x02  # RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS
+_WALK_INSTEAD = frozenset({errno.EXDEV, errno.EAGAIN, errno.ENAMETOOLONG})
+_MAX_LINKS = 40
+_NO_REPLACE = 1
+_NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS})
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_syscall = _libc.syscall
+_syscall.restype = ctypes.c_long
+_syscall.argtypes = [
+    ctypes.c_long,
+    ctypes.c_int,
+    ctypes.c_char_p,
+    ctypes.c_char_p,
+    ctypes.c_size_t,
+]
+_how: dict[int, bytes] = {}
+
+_KINDS = {
+    stat.S_IFREG: "regular file",
+    stat.S_IFDIR: "directory",
+    stat.S_IFIFO: "FIFO (named pipe)",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFCHR: "character device",
+    stat.S_IFBLK: "block device",
+    stat.S_IFLNK: "link",
+}
+
+
+def kind(mode: int) -> str:
+    """What a file of this mode is, in words."""
+    return _KINDS.get(stat.S_IFMT(mode), "special file")
+
+
+def letter(mode: int) -> str:
+    """`f`, `d` or `l` for file, directory and link; `o` for anything else."""
+    if stat.S_ISREG(mode):
+        return "f"
+    if stat.S_ISDIR(mode):
+        return "d"
+    return "l" if stat.S_ISLNK(mode) else "o"
+
+
+def shown(path: str) -> str:
+    """The path for a message: as it is, or quoted where it holds unprintable characters."""
+    return path if path.isprintable() else repr(path)
+
+
+def identity(status: os.stat_result) -> tuple[int, ...]:
+    """Changes whenever the file is replaced, written or its mode changed."""
+    return (
+        status.st_dev,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
+
+
+def rename_exclusive(source_parent: int, source: str, parent: int, name: str) -> None:
+    """Rename that fails with `FileExistsError` instead of replacing anything."""
+    renameat2 = getattr(_libc, "renameat2", None)
+    if renameat2 is not None:
+        old, new = os.fsencode(source), os.fsencode(name)
+        if renameat2(source_parent, old, parent, new, _NO_REPLACE) == 0:
+            return
+        code = ctypes.get_errno()
+        if code not in (errno.ENOSYS, errno.EINVAL):
+            raise OSError(code, os.strerror(code), name)
+    _rename_exclusive_slowly(source_parent, source, parent, name)
+
+
+def _rename_exclusive_slowly(source_parent: int, source: str, parent: int, name: str) -> None:
+    """The same by older calls, of which each refuses what exists."""
+    status = os.lstat(source, dir_fd=source_parent)
+    if stat.S_ISDIR(status.st_mode):
+        os.mkdir(name, dir_fd=parent)
+        try:
+            os.rename(source, name, src_dir_fd=source_parent, dst_dir_fd=parent)
+        except OSError:
+            os.rmdir(name, dir_fd=parent)
+            raise
+        return
+    try:
+        os.link(source, name, src_dir_fd=source_parent, dst_dir_fd=parent, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in _NO_HARD_LINKS or _exists(parent, name):
+            raise
+        # Nothing better is left on a file system that knows neither.
+        os.rename(source, name, src_dir_fd=source_parent, dst_dir_fd=parent)
+    else:
+        os.unlink(source, dir_fd=source_parent)
+
+
+def _exists(parent: int, name: str) -> bool:
+    try:
+        os.lstat(name, dir_fd=parent)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+class Place:
+    """A name in an open directory: where something is, or is to be made.
+
+    A context: on leaving it by an error, directories made on the way are removed again.
+
+    Attributes:
+        parent: descriptor of the directory; closed on leaving.
+        name: the last component; never followed as a link.
+        made: directories that were made on the way, outermost first.
+    """
+
+    __slots__ = ("made", "name", "parent")
+
+    def __init__(self, parent: int, name: str, made: list[tuple[int, str]]) -> None:
+        self.parent = parent
+        self.name = name
+        self.made = made
+
+    def __enter__(self) -> Place:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        os.close(self.parent)
+        _settle(self.made, undo=error is not None)
+
+    def status(self) -> os.stat_result | None:
+        """What is there now, without following it; None if nothing is."""
+        try:
+            return os.lstat(self.name, dir_fd=self.parent)
+        except FileNotFoundError:
+            return None
+
+
+class _Failures:
+    """Turns an `OSError` inside a `with` block into the reply for the model."""
+
+    __slots__ = ("_path", "_workspace")
+
+    def __init__(self, workspace: Workspace, path: str) -> None:
+        self._workspace = workspace
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, OSError):
+            raise self._workspace.failure(error, self._path) from error
+        if isinstance(error, ValueError):  # a NUL character, or half of a surrogate pair
+            reason = f"{shown(self._path)} is not a path that can be used."
+            raise Failure("INVALID_PATH", reason) from error
+
+
+class Workspace:
+    """A directory that every path is resolved beneath.
+
+    Args:
+        root: the directory.
+        label: how messages call it.
+
+    Attributes:
+        directory: descriptor of the root.
+        ripgrep: the program that searches.
+        beneath: the kernel resolves paths; otherwise every path is walked.
+    """
+
+    def __init__(self, root: str, label: str = MOUNT) -> None:
+        self.root = os.path.realpath(root)
+        self.label = label
+        self.ripgrep = RIPGREP
+        self.directory = os.open(self.root, DIRECTORY | os.O_CLOEXEC)
+        self._prefix = os.fsencode(self.root).rstrip(b"/") + b"/"
+        self.beneath = True
+        try:
+            os.close(self.open("", DIRECTORY))
+        except OSError:
+            self.beneath = False
+
+    def close(self) -> None:
+        """Close the root."""
+        os.close(self.directory)
+
+    # ─── resolving ──────────────────────────────────────────────────────────────────
+
+    def open(self, path: str, flags: int) -> int:
+        """A descriptor of what `path` leads to; links inside the workspace are followed.
+
+        `path` is relative to the root, or absolute and inside it. Nothing is created.
+
+        Raises:
+            OSError: as `open(2)`; EXDEV when the path leaves the workspace.
+        """
+        name = os.fsencode(path) or b"."
+        if b"\0" in name:
+            raise OSError(errno.EINVAL, "NUL character in a path", path)
+        flags |= os.O_CLOEXEC if flags & os.O_PATH else SAFE
+        if not self.beneath:
+            return self._walk(name, flags)
+        how = _how.get(flags)
+        if how is None:
+            how = _how[flags] = struct.pack("=QQQ", flags, 0, _BENEATH)
+        fd: int = _syscall(_OPENAT2, self.directory, name, how, 24)
+        if fd >= 0:
+            return fd
+        code = ctypes.get_errno()
+        if code in _WALK_INSTEAD:
+            return self._walk(name, flags)
+        raise OSError(code, os.strerror(code), path)
+
+    def _inside(self, path: bytes) -> bytes:
+        """An absolute path as one relative to the root.
+
+        Raises:
+            OSError: EXDEV, it is not inside.
+        """
+        if path + b"/" == self._prefix:
+            return b"."
+        if not path.startswith(self._prefix):
+            raise OSError(errno.EXDEV, "leads out of the workspace", path)
+        return path[len(self._prefix) :]
+
+    def _walk(self, path: bytes, flags: int) -> int:
+        """`open` one component at a time; `..` goes back to the directory it came from."""
+        trail = [self.directory]
+        todo = [path]
+        links = 0
+        try:
+            while todo:
+                part, last = _next_part(todo)
+                if part.startswith(b"/"):
+                    _forget(trail)
+                    todo.append(self._inside(part))
+                elif part == b"..":
+                    if len(trail) == 1:
+                        raise OSError(errno.EXDEV, "leads out of the workspace", path)
+                    os.close(trail.pop())
+                elif part not in (b"", b"."):
+                    opened = _open_part(part, flags if last else DIRECTORY, trail[-1])
+                    if isinstance(opened, bytes):
+                        links += 1
+                        if links > _MAX_LINKS:
+                            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+                        todo.append(opened)
+                    elif last:
+                        return opened
+                    else:
+                        trail.append(opened)
+            return os.open(b".", flags | os.O_DIRECTORY, dir_fd=trail[-1])
+        finally:
+            _forget(trail)
+
+    def locate(self, path: str, *, follow: bool, make_parents: bool = False) -> Place:
+        """The open directory and the name in it that `path` means.
+
+        Args:
+            path: relative to the root, or absolute and inside it.
+            follow: a link is followed to where it leads, even if nothing is there yet.
+            make_parents: make missing directories on the way.
+
+        Raises:
+            OSError: as `open`.
+            Failure: INVALID_PATH, the path names no entry of a directory.
+        """
+        made: list[tuple[int, str]] = []
+        try:
+            for _ in range(_MAX_LINKS + 1):
+                head, name = self._parted(path)
+                parent = self._open_parent(head, made if make_parents else None)
+                place = Place(parent, name, made)
+                target = _link_target(place) if follow else None
+                if target is None:
+                    return place
+                os.close(parent)
+                path = target if target.startswith("/") else f"{head or '.'}/{target}"
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        except BaseException:
+            _settle(made, undo=True)
+            raise
+
+    def _parted(self, path: str) -> tuple[str, str]:
+        """A path as its directory and its last name."""
+        head, slash, name = path.rstrip("/").rpartition("/")
+        if name in ("", ".", ".."):
+            os.close(self.open(path, os.O_PATH))
+            raise Failure(
+                "INVALID_PATH",
+                f"{shown(path) or '.'} is a directory that is not named here by its own name; "
+                f"give the path of a file or directory below {self.label}.",
+            )
+        return (head or slash), name
+
+    def _open_parent(self, path: str, made: list[tuple[int, str]] | None) -> int:
+        """The directory `path`; what is missing of it is made and noted in `made`."""
+        missing: list[str] = []
+        while True:
+            try:
+                fd = self.open(path, DIRECTORY)
+                break
+            except FileNotFoundError:
+                path, slash, name = path.rstrip("/").rpartition("/")
+                path = path or slash
+                if made is None or name in ("", ".", ".."):
+                    raise
+                missing.append(name)
+        while missing and made is not None:
+            fd = _step_into(fd, missing.pop(), made)
+        return fd
+
+    def status(self, path: str) -> os.stat_result:
+        """What `path` leads to; links inside the workspace are followed.
+
+        Raises:
+            OSError: as `open`.
+        """
+        fd = self.open(path, os.O_PATH)
+        try:
+            return os.fstat(fd)
+        finally:
+            os.close(fd)
+
+    def plain(self, path: str) -> str:
+        """The path relative to the root without needless parts; `..` stays.
+
+        Raises:
+            OSError: EXDEV, an absolute path that is not inside.
+        """
+        if path.startswith("/"):
+            path = os.fsdecode(self._inside(os.fsencode(path)))
+        return "/".join(part for part in path.split("/") if part not in ("", "."))
+
+    def require_free(self, status: os.stat_result, path: str) -> None:
+        """Refuse the root and its `.git`, by whatever path they were reached.
+
+        Raises:
+            Failure: INVALID_PATH, it is one of these.
+        """
+        for name, what in ((".", "the workspace itself"), (".git", "the workspace's .git")):
+            try:
+                kept = os.lstat(name, dir_fd=self.directory)
+            except OSError:
+                continue
+            if (kept.st_dev, kept.st_ino) == (status.st_dev, status.st_ino):
+                raise Failure(
+                    "INVALID_PATH", f"{shown(path)} is {what}, which can't be moved or deleted."
+                )
+
+    # ─── words for the model ────────────────────────────────────────────────────────
+
+    def failures(self, path: str) -> _Failures:
+        """A context in which an `OSError` becomes a `Failure` that speaks of `path`."""
+        return _Failures(self, path)
+
+    def failure(self, error: OSError, path: str) -> Failure:
+        """The reply for an error that the kernel gave for `path`."""
+        name = shown(path) or "."
+        code, text = self._reason(error.errno or 0, name)
+        if error.errno == errno.ENOENT:
+            text = self._missing(path, name)
+        return Failure(code, text or f"{name}: {error.strerror}.")
+
+    def _reason(self, number: int, name: str) -> tuple[str, str]:
+        if number == errno.EXDEV:
+            return "INVALID_PATH", (
+                f"{name} leads out of {self.label}. Use a path inside {self.label}."
+            )
+        code, text = _REASONS.get(number, ("EXECUTION_ERROR", ""))
+        return code, text and text.format(name)
+
+    def _missing(self, path: str, name: str) -> str:
+        """Why nothing is found at `path`: a dead link, a missing directory, or just that."""
+        head, _, last = path.rstrip("/").rpartition("/")
+        try:
+            parent = self.open(head, DIRECTORY)
+        except OSError:
+            return f"{name} does not exist: there is no directory {shown(head)} in {self.label}."
+        try:
+            target = os.readlink(last or ".", dir_fd=parent)
+        except OSError:
+            return f"{name} does not exist in {self.label}. Check the spelling of the path."
+        finally:
+            os.close(parent)
+        return f"{name} is a link to {shown(target)}, which does not exist."
+
+
+_REASONS = {
+    errno.ENOENT: ("FILE_NOT_FOUND", ""),
+    errno.ENOTDIR: ("INVALID_PATH", "{}: something on the way to it is not a directory."),
+    errno.ELOOP: ("INVALID_PATH", "{} goes round in a cycle of links, or through too many."),
+    errno.ENAMETOOLONG: ("INVALID_PATH", "{} is too long; a name may have 255 bytes."),
+    errno.EINVAL: ("INVALID_PATH", "{} is not a path that can be used."),
+    errno.EACCES: ("PERMISSION_DENIED", "{}: permission denied."),
+    errno.EPERM: ("PERMISSION_DENIED", "{}: operation not permitted."),
+    errno.EROFS: ("PERMISSION_DENIED", "{} is on a read-only file system."),
+    errno.EBUSY: ("PERMISSION_DENIED", "{} is a mount point or in use and can't be replaced."),
+    errno.EISDIR: ("NOT_A_FILE", "{} is a directory, not a regular file."),
+    errno.ENXIO: ("NOT_A_FILE", "{} is a socket or device, not a regular file."),
+    errno.ENODEV: ("NOT_A_FILE", "{} is a device, not a regular file."),
+    errno.EEXIST: ("EXISTS", "{} exists already."),
+    errno.ENOTEMPTY: ("EXISTS", "{} is a directory that is not empty."),
+    errno.EAGAIN: ("EXECUTION_ERROR", "{} is held by another process; try again."),
+    errno.ENOSPC: ("NO_SPACE", "{}: no space left. Delete something first."),
+    errno.EDQUOT: ("NO_SPACE", "{}: the quota is used up. Delete something first."),
+    errno.EFBIG: ("LIMIT", "{} would be larger than the limit for one file."),
+    errno.EMFILE: ("LIMIT", "{}: too many files are open."),
+    errno.ENFILE: ("LIMIT", "{}: too many files are open."),
+    errno.ENOMEM: ("OUT_OF_MEMORY", "{}: out of memory."),
+}
+
+
+def _next_part(todo: list[bytes]) -> tuple[bytes, bool]:
+    """Take the next component; is it the last? An absolute path comes back whole."""
+    text = todo.pop()
+    if text.startswith(b"/"):
+        return text, False
+    part, slash, rest = text.partition(b"/")
+    if slash:
+        # A slash at the end stays as an empty part: what is before it must be a directory.
+        todo.append(rest.lstrip(b"/"))
+    return part, not todo
+
+
+def _open_part(name: bytes, flags: int, parent: int) -> int | bytes:
+    """Open one component without following it; a link comes back as its target."""
+    unseen = os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        fd = os.open(name, flags | unseen, dir_fd=parent)
+    except OSError as error:
+        if flags & os.O_NOFOLLOW or error.errno not in (errno.ELOOP, errno.ENOTDIR):
+            raise
+        try:
+            return os.readlink(name, dir_fd=parent)
+        except OSError:
+            raise error from None
+    if flags & os.O_PATH and not flags & os.O_NOFOLLOW and stat.S_ISLNK(os.fstat(fd).st_mode):
+        os.close(fd)
+        return os.readlink(name, dir_fd=parent)
+    return fd
+
+
+def _step_into(parent: int, name: str, made: list[tuple[int, str]]) -> int:
+    """Make the directory `name` if it is missing and open it; closes `parent`."""
+    try:
+        try:
+            os.mkdir(name, dir_fd=parent)
+            made.append((os.dup(parent), name))
+        except FileExistsError:
+            pass
+        return os.open(name, DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    finally:
+        os.close(parent)
+
+
+def _settle(made: list[tuple[int, str]], *, undo: bool) -> None:
+    """Let go of directories that were made; `undo` removes those still empty."""
+    while made:
+        parent, name = made.pop()
+        if undo:
+            try:
+                os.rmdir(name, dir_fd=parent)
+            except OSError:
+                undo = False
+        os.close(parent)
+
+
+def _forget(trail: list[int]) -> None:
+    """Close all but the root."""
+    while len(trail) > 1:
+        os.close(trail.pop())
+
+
+def _link_target(place: Place) -> str | None:
+    try:
+        return os.readlink(place.name, dir_fd=place.parent)
+    except OSError:
+        return None

@@ -1,0 +1,606 @@
+"""glob and grep: what is found, what is left out, and that both are said."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import subprocess
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from executor.agent import hits, search
+from executor.agent.operation import Command, Exit, Failure
+from executor.agent.pattern import Pattern, expand
+from tests.agent.driver import Tree, as_nobody
+
+
+def globbed(tree: Tree, pattern: str, path: str = "", **more: Any) -> tuple[dict[str, Any], Any]:
+    """The reply and the paths."""
+    reply, data = tree.call("glob", pattern=pattern, path=path, **more)
+    found = [os.fsdecode(path) for path in data.split(b"\0")] if data else []
+    assert reply["matches"] == len(found)
+    return reply, found
+
+
+def grepped(tree: Tree, pattern: str, path: str = "", **more: Any) -> tuple[dict[str, Any], Any]:
+    """The reply and the lines."""
+    more.setdefault("context", 0)
+    more.setdefault("file_pattern", None)
+    reply, data = tree.call("grep", pattern=pattern, path=path, **more)
+    return reply, data.decode("utf-8", "surrogateescape").split("\n") if data else []
+
+
+# ─── glob ───────────────────────────────────────────────────────────────────────────
+
+
+def test_33_brackets_that_exist_are_literal(tree: Tree) -> None:
+    """Folders called `[locale]` and `(auth)` are found by their names, in every position."""
+    page = "app/[locale]/(auth)/page.tsx"
+    tree.write(page, "x\n")
+    tree.write("app/a/(auth)/other.tsx", "x\n")
+    for pattern, path in (
+        ("app/[locale]/(auth)/**", ""),
+        ("app/[locale]/**/*.tsx", ""),
+        ("**/[locale]/**", ""),
+        ("**/*.tsx", "app/[locale]"),
+        ("[locale]/(auth)/*", "app"),
+        ("app/[locale]/(auth)/page.[jt]sx", ""),
+        (page, ""),
+    ):
+        assert globbed(tree, pattern, path)[1] == [page], pattern
+    assert globbed(tree, "app/[abc]/**")[1] == ["app/a/(auth)/other.tsx"]
+    assert tree.call("read", path=page)[1] == b"x"
+    assert tree.call("list", path="app/[locale]")[0]["entries"] == 1
+    assert grepped(tree, "x", "app/[locale]")[1] == [f"{page}:1:x"]
+    assert grepped(tree, "x", file_pattern="[locale]/**/*.tsx", path="app")[1] == [f"{page}:1:x"]
+
+
+def test_other_names_that_look_like_patterns_are_found(tree: Tree) -> None:
+    """Braces, stars, backslashes and unclosed brackets in names."""
+    names = ["{a,b}/x", "{c}/x", "[id]/[slug].ts", "a*b", "[open", "q?", "!x", "back\\slash"]
+    for name in names:
+        tree.write(name, "")
+    for pattern, found in {
+        "{a,b}/*": ["{a,b}/x"],
+        "{c}/*": ["{c}/x"],
+        "[id]/[slug].*": ["[id]/[slug].ts"],
+        "a*b": ["a*b"],
+        "[open": ["[open"],
+        "q?": ["q?"],
+        "!*": ["!x"],
+        "back\\\\slash": ["back\\slash"],
+        "\\[id\\]/*": ["[id]/[slug].ts"],
+    }.items():
+        assert globbed(tree, pattern)[1] == found, pattern
+
+
+def test_the_literal_reading_is_only_tried_first(tree: Tree) -> None:
+    """Where no such name exists, brackets are a class."""
+    for name in ("a/x.js", "b/x.ts", "c/x.py"):
+        tree.write(name, "")
+    assert globbed(tree, "[ab]/x.[jt]s")[1] == ["a/x.js", "b/x.ts"]
+    assert globbed(tree, "[!ab]/*")[1] == ["c/x.py"]
+    assert globbed(tree, "{a,b}/*.{js,ts}")[1] == ["a/x.js", "b/x.ts"]
+    tree.write("[ab]/x.js", "")
+    assert globbed(tree, "[ab]/x.[jt]s")[1] == ["[ab]/x.js"]
+
+
+def test_34_hidden_files_are_found_and_ignored_ones_counted(tree: Tree) -> None:
+    """Hidden files match like any other; ignored ones are a number, or found when named."""
+    for name in (".github/workflows/ci.yml", ".hidden.ts", "a.ts", "dist/b.ts", ".git/x.ts"):
+        tree.write(name, "")
+    tree.write(".gitignore", "dist/\n")
+    reply, found = globbed(tree, ".github/workflows/*.yml")
+    assert found == [".github/workflows/ci.yml"]
+    reply, found = globbed(tree, "**/*.ts")
+    assert (found, reply["ignored"]) == ([".hidden.ts", "a.ts"], 1)
+    for pattern, path in (("dist/*.ts", ""), ("*.ts", "dist"), ("dist/b.ts", ""), ("dist/**", "")):
+        assert globbed(tree, pattern, path)[1] == ["dist/b.ts"], pattern
+    assert globbed(tree, ".git/**")[1] == globbed(tree, "**/x.ts")[1] == []
+
+
+@pytest.mark.parametrize("rule", ["dist/", "dist", "/dist/**", "dist/*", "*.ts", "*"])
+def test_an_ignored_match_is_never_plainly_nothing(tree: Tree, rule: str) -> None:
+    """However the rule is spelled, what a named directory hides is found or counted."""
+    tree.write("dist/deep/b.ts", "hit\n")
+    tree.write("src/.gitignore", rule + "\n")
+    tree.write("src/dist/c.ts", "hit\n")
+    tree.write(".gitignore", rule + "\n")
+    for pattern in ("dist/**/*.ts", "src/dist/*.ts", "d*/**/*.ts", "src/d*/*.ts"):
+        reply, found = globbed(tree, pattern)
+        assert found or (reply["ignored"] == 1 and "hidden by .gitignore" in reply["note"])
+    assert grepped(tree, "hit", "dist")[1] == ["dist/deep/b.ts:1:hit"]
+    assert grepped(tree, "hit", "src/dist/c.ts")[1] == ["src/dist/c.ts:1:hit"]
+
+
+def test_35_order_and_limit(tree: Tree) -> None:
+    """By path in byte order, or newest first with ties by path; what is left off is counted."""
+    for number, name in enumerate(("b", "a", "c", "B", "d/a", "ü", "d-a")):
+        os.utime(tree.write(name, ""), ns=(0, (number // 2) * 10**9))
+    by_path = ["B", "a", "b", "c", "d-a", "d/a", "ü"]
+    assert globbed(tree, "**")[1] == by_path
+    reply, found = globbed(tree, "**", max_results=3)
+    assert (found, reply["total"], reply["truncated"]) == (by_path[:3], 7, True)
+    newest = ["d-a", "d/a", "ü", "B", "c", "a", "b"]
+    assert globbed(tree, "**", order="modified")[1] == newest
+    assert globbed(tree, "**", order="modified", max_results=3)[1] == newest[:3]
+    assert not globbed(tree, "**", max_results=7)[0]["truncated"]
+
+
+def test_only_files_and_links_to_files_match(tree: Tree) -> None:
+    """Directories, FIFOs and links to anything else are left out, ignored links too."""
+    tree.write("d/f.x", "")
+    tree.write("e/.gitignore", "ignored.x\n")
+    tree.write("e/f", "")
+    for name, target in {
+        "l.x": "d/f.x",
+        "dir.x": "d",
+        "dead.x": "none",
+        "out.x": "/etc/hostname",
+        "e/ignored.x": "f",
+        "only/l.x": "../d/f.x",
+    }.items():
+        (tree.path / name).parent.mkdir(exist_ok=True)
+        (tree.path / name).symlink_to(target)
+    (tree.path / "sub.x").mkdir()
+    os.mkfifo(tree.path / "p.x")
+    assert globbed(tree, "**/*.x")[1] == ["d/f.x", "l.x", "only/l.x"]
+    reply, found = globbed(tree, "d")
+    assert (found, "is a directory" in reply["note"]) == ([], True)
+
+
+def test_36_links_that_point_upward_end(tree: Tree) -> None:
+    """Each file is found once, in glob and grep, whatever links lead round in circles."""
+    tree.write("t/a/f", "1\n")
+    (tree.path / "t/a/up").symlink_to("..")
+    (tree.path / "t/self").symlink_to(".")
+    (tree.path / "t/dead").symlink_to("nowhere")
+    assert globbed(tree, "**/f")[1] == ["t/a/f"]
+    assert globbed(tree, "t/self/**/f")[1] == ["t/self/a/f"]
+    reply, found = grepped(tree, "1")
+    assert (found, reply["warnings"]) == (["t/a/f:1:1"], [])
+
+
+@pytest.mark.parametrize(
+    "name", ["new\nline", "\x1b[2Jx", "-rf", "n" * 255, "\udcff", "\u202ex", " "]
+)
+def test_odd_names_come_back_as_they_are(tree: Tree, name: str) -> None:
+    """Names with control characters and invalid UTF-8 survive, also as directories."""
+    tree.write(f"{name}/{name}", "hit\n")
+    assert globbed(tree, "**")[1] == [f"{name}/{name}"]
+    assert globbed(tree, "*", name)[1] == [f"{name}/{name}"]
+    reply, found = grepped(tree, "hit")
+    assert (len(found), reply["files"], found[0][-6:]) == (1, 1, ":1:hit")
+    assert "\x1b" not in found[0]
+    assert grepped(tree, "hit", name)[1] == found
+
+
+def test_glob_paths_and_anchors(tree: Tree) -> None:
+    """Dots, absolute patterns, missing bases and paths that are no directory."""
+    tree.write("a/b/f", "")
+    tree.write("g", "")
+    (tree.path / "out").symlink_to("/etc")
+    root = tree.workspace.root
+    for pattern, path, found in (
+        ("./a/./b/*", "", ["a/b/f"]),
+        (f"{root}/a/**", "", ["a/b/f"]),
+        ("../../g", "a/b", ["g"]),
+        ("../g*", "a", ["g"]),
+        ("*", "./a//b/", ["a/b/f"]),
+        ("*", "", ["g"]),
+        ("none/*", "", []),
+        ("g/*", "", []),
+    ):
+        assert globbed(tree, pattern, path)[1] == found, pattern
+    for arguments, code in (
+        ({"pattern": "*", "path": "none"}, "FILE_NOT_FOUND"),
+        ({"pattern": "*", "path": "g"}, "INVALID_PATH"),
+        ({"pattern": "*", "path": "out"}, "INVALID_PATH"),
+        ({"pattern": "../*"}, "INVALID_PATH"),
+        ({"pattern": "/etc/*"}, "INVALID_PATH"),
+        ({"pattern": "out/*"}, "INVALID_PATH"),
+        ({"pattern": "[z-a]"}, "INVALID_ARGUMENTS"),
+        ({"pattern": "{a,b}" * 10}, "INVALID_ARGUMENTS"),
+        ({"pattern": "a\0b"}, "INVALID_ARGUMENTS"),
+    ):
+        assert tree.failure("glob", **arguments).code == code, arguments
+
+
+def test_unreadable_directories_are_noted(public: Tree) -> None:
+    """Nothing found and something closed is not plainly nothing."""
+    public.write("shut/f", "").parent.chmod(0)
+
+    def act() -> None:
+        reply, found = globbed(public, "**/f")
+        assert (found, "could not be read" in reply["note"]) == ([], True)
+
+    as_nobody(act)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "expected"),
+    [
+        ("*", ".hidden", True),
+        ("*", "a/b", False),
+        ("?", "ä", True),
+        ("**", "a/b/c", True),
+        ("**/c", "c", True),
+        ("**/c", "a/b/c", True),
+        ("**/c", "a/bc", False),
+        ("a/**", "a", False),
+        ("a/**/c", "a/c", True),
+        ("a/**/c", "a/x/y/c", True),
+        ("a/**/b/**/c", "a/b/x/b/c", True),
+        ("a/**/b/**/c", "a/x/c", False),
+        ("a**b", "axxb", True),
+        ("a**b", "a/b", False),
+        ("**/**/f", "f", True),
+        ("*.[ch]", "x.c", True),
+        ("[^a]", "b", True),
+        ("[!a]", "a", False),
+        ("[]a]", "]", True),
+        ("[a-c]x", "bx", True),
+        ("a[/]b", "a/b", False),
+        ("{a,b/c}/d", "b/c/d", True),
+        ("{a,{b,c}}d", "cd", True),
+        ("{,x}y", "y", True),
+        ("src/**/*.{ts,tsx}", "src/a/b.tsx", True),
+        ("a.b", "axb", False),
+        ("A", "a", False),
+        ("*\n*", "a\nb", True),
+        ("(a|b)+", "(a|b)+", True),
+        ("*a*b*c", "xaybzc", True),
+        ("*ab", "aab", True),
+        ("*a?b*", "aaab", True),
+    ],
+)
+def test_patterns_mean_what_globs_mean(pattern: str, path: str, expected: bool) -> None:
+    """One table of the rules."""
+    found = Pattern(pattern)
+    below = f"{found.base}/" if found.base else ""
+    if found.literal:
+        assert (found.base == path) == expected
+    else:
+        assert (path.startswith(below) and found.matches(path[len(below) :])) == expected
+
+
+part = st.text(alphabet="ab*?", min_size=1, max_size=6)
+
+
+@given(pattern=part, name=st.text(alphabet="ab", min_size=1, max_size=8))
+def test_within_a_name_patterns_agree_with_fnmatch(pattern: str, name: str) -> None:
+    """Stars and question marks in one name mean what they mean in the standard library."""
+    found = Pattern(pattern)
+    matches = found.base == name if found.literal else found.matches(name)
+    assert matches == fnmatch.fnmatchcase(name, pattern)
+
+
+@given(
+    pattern=st.lists(st.sampled_from(["**", "a", "b", "*", "a*"]), min_size=1, max_size=5),
+    path=st.lists(st.sampled_from(["a", "b", "ab"]), min_size=1, max_size=5),
+)
+def test_double_stars_agree_with_a_simple_model(pattern: list[str], path: list[str]) -> None:
+    """Any number of directories in their place, and at least a file at the end."""
+    found = Pattern("/".join(["*", *pattern]))
+    assert found.matches("/".join(["x", *path])) == _model(pattern, path)
+
+
+def _model(pattern: list[str], path: list[str]) -> bool:
+    if not pattern:
+        return not path
+    if pattern[0] == "**":
+        rest = pattern[1:] or ["*"]
+        return any(_model(rest, path[start:]) for start in range(len(path)))
+    return bool(path) and fnmatch.fnmatchcase(path[0], pattern[0]) and _model(pattern[1:], path[1:])
+
+
+def test_no_pattern_takes_long(tree: Tree) -> None:
+    """Many stars over long names and paths need no more time than few."""
+    start = time.monotonic()
+    assert not Pattern("*a" * 60 + "b").matches("a" * 255)
+    assert not Pattern("**/a/" * 30 + "b").matches("a/" * 2000 + "c")
+    assert not Pattern("**/*a*a*a*a*/" * 20 + "b").matches(("a" * 100 + "/") * 40 + "c")
+    assert len(expand("{a,b}" * 8)) == 256
+    assert time.monotonic() - start < 2
+
+
+# ─── grep ───────────────────────────────────────────────────────────────────────────
+
+
+def test_lines_come_with_path_number_and_context(tree: Tree) -> None:
+    """As ripgrep prints them, sorted by path, groups parted."""
+    tree.write("b", "".join(f"{number}\n" for number in range(1, 20)))
+    tree.write("a", "x\n3\ny\n")
+    reply, lines = grepped(tree, "^(3|9)$", context=1)
+    assert lines == [
+        *("a-1-x", "a:2:3", "a-3-y", "--"),
+        *("b-2-2", "b:3:3", "b-4-4", "--", "b-8-8", "b:9:9", "b-10-10"),
+    ]
+    assert reply == {
+        "matches": 3,
+        "shown": 3,
+        "files": 2,
+        "truncated": False,
+        "partial": False,
+        "warnings": [],
+        "total_bytes": reply["total_bytes"],
+    }
+    assert grepped(tree, "^(3|4)$", "b", context=1)[1] == ["b-2-2", "b:3:3", "b:4:4", "b-5-5"]
+    assert grepped(tree, "^3$", before=0, after=1)[1] == ["a:2:3", "a-3-y", "--", "b:3:3", "b-4-4"]
+    assert grepped(tree, "^3$", "a")[1] == grepped(tree, "^3$", "./a")[1] == ["a:2:3"]
+
+
+def test_39_errors_no_match_and_warnings_are_told_apart(tree: Tree) -> None:
+    """A bad expression is an error with ripgrep's words, no match a success without lines."""
+    tree.write("a", "hit (\n")
+    failure = tree.failure("grep", pattern="(")
+    assert (failure.code, "unclosed group" in failure.message) == ("INVALID_ARGUMENTS", True)
+    reply, lines = grepped(tree, "zzz")
+    assert (reply["matches"], reply["warnings"], lines) == (0, [], [])
+    assert grepped(tree, "(", literal=True)[1] == ["a:1:hit ("]
+    assert grepped(tree, "HIT", ignore_case=True)[1] == ["a:1:hit ("]
+    assert tree.failure("grep", pattern="x", path="none").code == "FILE_NOT_FOUND"
+    assert tree.failure("grep", pattern="x", path="../x").code == "INVALID_PATH"
+    for pattern in ("a\0b", "x" * 200_000, "a\nb", "\ud800"):
+        assert tree.failure("grep", pattern=pattern).code == "INVALID_ARGUMENTS", pattern[:5]
+    failure = tree.failure("grep", pattern="x", type="nothing")
+    assert (failure.code, "nothing" in failure.message) == ("INVALID_ARGUMENTS", True)
+    assert grepped(tree, "--files")[1] == grepped(tree, "-e")[1] == []
+    assert grepped(tree, "h.t \\(\n", multiline=True)[1] == ["a:1:hit ("]
+
+
+def test_39_an_unreadable_file_is_a_warning(public: Tree) -> None:
+    """The other matches are there; a closed file asked for by name is an error."""
+    public.write("a", "hit\n")
+    public.write("b", "hit\n").chmod(0)
+    public.write("shut/c", "hit\n").parent.chmod(0)
+
+    def act() -> None:
+        reply, lines = grepped(public, "hit")
+        assert (lines, reply["matches"]) == (["a:1:hit"], 1)
+        assert sorted(warning.split(":")[0] for warning in reply["warnings"]) == ["b", "shut"]
+        reply, lines = grepped(public, "zzz")
+        assert (lines, len(reply["warnings"])) == ([], 2)
+        assert public.failure("grep", pattern="(").code == "INVALID_ARGUMENTS"
+        assert public.failure("grep", pattern="x", path="b").code == "PERMISSION_DENIED"
+
+    as_nobody(act)
+
+
+@pytest.mark.parametrize("context", [0, 1])
+@pytest.mark.parametrize("filler", ["a", "ä"])
+def test_40_a_long_line_is_clipped_around_the_match(tree: Tree, context: int, filler: str) -> None:
+    """Under 2 kB with the match, text on both sides and what is left out."""
+    count = 500_000
+    tree.write("m", f"{filler * count}NEEDLE{'b' * count}\n{'c' * count}\n")
+    _, data = tree.call("grep", pattern="NEEDLE", context=context, file_pattern=None)
+    shown = data.decode()
+    assert len(shown) < 2000
+    line = shown.split("\n")[0]
+    left, right = count - 166, count + 6 - 334
+    middle = f"{filler * 166}NEEDLE{'b' * 328}"
+    assert line == f"m:1:[{left} characters]…{middle}…[{right} characters]"
+    if context:
+        assert shown.split("\n")[1] == f"m-2-{'c' * 500}…[{count - 500} characters]"
+
+
+@pytest.mark.parametrize("size", [501, 5_000, 262_100, 262_160, 700_000])
+def test_clipping_counts_right_at_any_size(tree: Tree, size: int) -> None:
+    """Held whole or taken in pieces: the same text, also at the line's ends and with CR."""
+    tree.write("m", b"N" + b"a" * (size - 2) + b"M\r\n")
+    assert grepped(tree, "N")[1] == [f"m:1:N{'a' * 499}…[{size - 500} characters]"]
+    assert grepped(tree, "M")[1] == [f"m:1:[{size - 500} characters]…{'a' * 499}M"]
+    assert grepped(tree, "N", line_chars=size)[1] == [f"m:1:N{'a' * (size - 2)}M"]
+
+
+def test_42_line_ends_of_either_kind_end_lines(tree: Tree) -> None:
+    """`$` matches before CR LF, and no CR is shown."""
+    tree.write("f", b"foo\r\nbar\r\n")
+    tree.write("g", b"foo\nbar")
+    assert grepped(tree, "foo$")[1] == ["f:1:foo", "g:1:foo"]
+    assert grepped(tree, "^bar$", context=1)[1] == [
+        *("f-1-foo", "f:2:bar", "--", "g-1-foo", "g:2:bar")
+    ]
+
+
+def test_43_utf_16_is_searched_and_binary_only_named(tree: Tree) -> None:
+    """Text with a UTF-16 mark matches; of a binary file only that it matches is said."""
+    tree.write("u16", b"\xff\xfeh\0i\0t\0\n\0")
+    tree.write("u16be", b"\xfe\xff\0h\0i\0t\0\n")
+    tree.write("bin", b"hit\n\0\0\nhit\n")
+    tree.write("late", b"hit\n" * 50_000 + b"\0\nhit\n")
+    tree.write("none", b"\0\1\2")
+    start = time.monotonic()
+    reply, lines = grepped(tree, "hit", context=2)
+    assert time.monotonic() - start < 2
+    text = [line for line in lines if line != "--"]
+    assert text[0] == "bin: binary file matches"
+    assert text[-2:] == ["u16:1:hit", "u16be:1:hit"]
+    assert "\0" not in "".join(lines)
+    assert reply["files"] == 4
+    assert grepped(tree, "hit", "bin")[1] == ["bin: binary file matches"]
+
+
+def test_binary_files_between_others_are_kept_apart(tree: Tree) -> None:
+    """What ripgrep says of binary files is never taken for a part of a path."""
+    names = [f"{letter}{number}" for number in range(30) for letter in ("bin", "txt")]
+    for name in names:
+        tree.write(name, b"hit\n" + b"\0" * name.startswith("bin"))
+    _, lines = grepped(tree, "hit")
+    assert lines == [
+        f"{name}: binary file matches" if name.startswith("bin") else f"{name}:1:hit"
+        for name in sorted(names)
+    ]
+
+
+def test_21_a_huge_file_is_searched_in_bounded_memory(tree: Tree) -> None:
+    """A sparse file of 1 GiB with a match at its end is answered."""
+    with tree.write("big", "").open("r+b") as file:
+        file.truncate(1 << 30)
+        file.seek(0, os.SEEK_END)
+        file.write(b"k=1\n")
+    assert grepped(tree, "k=1")[1] == ["big: binary file matches"]
+
+
+def test_22_special_files_are_not_waited_for(tree: Tree) -> None:
+    """A FIFO is refused by name and passed over in its directory."""
+    os.mkfifo(tree.path / "p")
+    tree.write("f", "hit\n")
+    start = time.monotonic()
+    failure = tree.failure("grep", pattern="hit", path="p")
+    assert (failure.code, "FIFO" in failure.message) == ("NOT_A_FILE", True)
+    assert grepped(tree, "hit")[1] == ["f:1:hit"]
+    assert time.monotonic() - start < 2
+
+
+def test_many_matches_are_cut_and_counted(tree: Tree) -> None:
+    """100 a file, 2000 in all, and the bytes: each limit shows, and the order stays by path."""
+    tree.write("a", "hit\n" * 150)
+    reply, lines = grepped(tree, "hit", context=2)
+    assert (len(lines), reply["matches"], reply["truncated"]) == (102, 100, True)
+    assert lines[-2:] == ["a-101-hit", "a-102-hit"]
+    assert "first 100 matches" in reply["warnings"][0]
+    tree.write("a", "hit\n" * 100)
+    assert not grepped(tree, "hit")[0]["truncated"]
+    for number in range(60):
+        tree.write(f"d/{number:02}", "hit\n" * 50)
+    reply, lines = grepped(tree, "hit", "d")
+    assert (len(lines), reply["shown"], reply["matches"]) == (2000, 2000, 3000)
+    assert (lines[0], lines[-1], reply["truncated"]) == ("d/00:1:hit", "d/39:50:hit", True)
+    reply, lines = grepped(tree, "hit", "d", max_bytes=1000)
+    assert sum(len(line) + 1 for line in lines) <= 1000
+    assert (lines[0], reply["truncated"], reply["matches"]) == ("d/00:1:hit", True, 3000)
+    assert reply["total_bytes"] == sum(len(f"d/00:{line}:hit\n") for line in range(1, 51)) * 60
+    reply, lines = grepped(tree, "hit", "d", max_results=3)
+    assert (lines, reply["shown"]) == (["d/00:1:hit", "d/00:2:hit", "d/00:3:hit"], 3)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "found"),
+    [
+        ("*.ts", "", ["a.ts", "src/b.ts", "src/deep/c.ts"]),
+        ("*.{ts,py}", "", ["a.ts", "src/b.ts", "src/d.py", "src/deep/c.ts"]),
+        ("src/*.ts", "", ["src/b.ts"]),
+        ("src/**/*.ts", "", ["src/b.ts", "src/deep/c.ts"]),
+        ("**/*.ts", "src", ["src/b.ts", "src/deep/c.ts"]),
+        ("deep/*.ts", "src", ["src/deep/c.ts"]),
+        ("src/deep/*.ts", "src", ["src/deep/c.ts"]),
+        ("{src,lib}/*.ts", "", ["src/b.ts"]),
+        ("b.ts", "", ["src/b.ts"]),
+        ("src/d.py", "", ["src/d.py"]),
+        ("src/", "", ["src/b.ts", "src/d.py", "src/deep/c.ts"]),
+        ("!*.ts", "", ["src/d.py"]),
+        ("[ab].ts", "", ["a.ts", "src/b.ts"]),
+        ("*.ts", "a.ts", ["a.ts"]),
+        ("*.py", "a.ts", []),
+        ("*.TS", "", []),
+    ],
+)
+def test_file_patterns_narrow_the_search(
+    tree: Tree, pattern: str, path: str, found: list[str]
+) -> None:
+    """By name anywhere, or by path from the root or from the directory searched."""
+    for name in ("a.ts", "src/b.ts", "src/deep/c.ts", "src/d.py", "src/ignored.ts"):
+        tree.write(name, "hit\n")
+    tree.write(".gitignore", "ignored.*\n")
+    _, lines = grepped(tree, "hit", path, file_pattern=pattern)
+    assert lines == [f"{name}:1:hit" for name in found]
+
+
+def test_hidden_is_searched_ignored_and_git_are_not(tree: Tree) -> None:
+    """The same rule as for names."""
+    for name in (".env", "a", "dist/b", ".git/c", "sub/.git/d"):
+        tree.write(name, "hit\n")
+    tree.write(".gitignore", "dist/\n")
+    assert grepped(tree, "hit")[1] == [".env:1:hit", "a:1:hit"]
+    assert grepped(tree, "hit", "dist")[1] == ["dist/b:1:hit"]
+    assert grepped(tree, "hit", "dist/b")[1] == ["dist/b:1:hit"]
+
+
+def test_a_type_of_ripgrep_narrows_too(tree: Tree) -> None:
+    """`type` takes the names that ripgrep knows."""
+    tree.write("a.py", "hit\n")
+    tree.write("a.js", "hit\n")
+    assert grepped(tree, "hit", type="py")[1] == ["a.py:1:hit"]
+
+
+def test_a_search_that_is_killed_says_so(tree: Tree) -> None:
+    """With matches so far the reply is partial; without any it is an error."""
+    for output, expected in ((b"./a\x001:1:hit\n", "partial"), (b"", "failure")):
+        arguments = {"pattern": "hit", "file_pattern": None}
+        steps = search.grep(tree.workspace, arguments, b"")
+        assert isinstance(next(steps), Command)
+        answers: list[Any] = [output] if output else []
+        try:
+            for answer in [*answers, Exit(-9, b"")]:
+                steps.send(answer)
+        except StopIteration as stop:
+            assert expected == "partial"
+            assert (stop.value[0]["partial"], stop.value[0]["truncated"]) == (True, True)
+            assert stop.value[1] == b"a:1:hit"
+        except Failure as failure:
+            assert (expected, failure.code) == ("failure", "EXECUTION_ERROR")
+
+
+@given(cuts=st.lists(st.integers(1, 40), min_size=1, max_size=8), long=st.integers(1, 2000))
+def test_output_may_come_in_any_pieces(cuts: list[int], long: int) -> None:
+    """However the output of ripgrep is cut, the reply is the same."""
+    output = b"".join(
+        (
+            b'./b1: binary file matches (found "\\0" byte around offset 4)\n',
+            b"./new\nline\x001:1:hit\r\n",
+            b'./b2: binary file matches (found "\\0" byte around offset 4)\n',
+            b"./long\x0012:%d:" % long + b"x" * (long - 1) + b"hit" + b"y" * long + b"\n",
+            b"./long\x0013-z\n./a\x001:1:hit\n",
+            b'./b3: binary file matches (found "\\0" byte around offset 99)\n',
+        )
+    )
+    arguments = {"pattern": "hit", "context": 1, "line_chars": 60}
+    replies = []
+    for sizes in (cuts, [len(output)]):
+        found = hits.Hits(search.Options(arguments), search.Filter(None, None, ""))
+        position = number = 0
+        while position < len(output):
+            size = sizes[number % len(sizes)]
+            found.feed(output[position : position + size])
+            position += size
+            number += 1
+        found.finish()
+        replies.append(found.reply())
+    assert replies[0] == replies[1]
+    assert replies[0][1].startswith(b"a:1:hit\n--\nb1: binary file matches\n--\nb2: binary")
+    assert b"new\\x0aline:1:hit" in replies[0][1]
+
+
+def test_a_million_matches_are_taken_in_bounded_memory() -> None:
+    """Only what can be shown is kept, and the first paths win whatever comes first."""
+    found = hits.Hits(search.Options({"pattern": "x"}), search.Filter(None, None, ""))
+    for number in range(20_000, 0, -1):
+        found.feed(b"".join(b"./%06d\x00%d:1:hit\n" % (number, line) for line in range(1, 11)))
+    found.finish()
+    held = sum(len(line) for file in found._files.values() for _, line in file.lines)
+    assert held < 2_000_000
+    reply, data = found.reply()
+    assert (reply["matches"], reply["files"], reply["shown"]) == (200_000, 20_000, 2000)
+    assert data.startswith(b"000001:1:hit\n")
+    assert data.count(b"\n--\n") == 199
+
+
+def test_grep_is_about_as_quick_as_ripgrep_alone(tree: Tree) -> None:
+    """The words around the search cost no more than it, on 2000 files."""
+    for number in range(2000):
+        tree.write(f"d{number % 40}/f{number}", f"line {number}\nneedle {number % 50}\n" * 20)
+    bare = [tree.workspace.ripgrep, "--no-config", "needle 7", "./"]
+    times: dict[str, float] = {}
+    for name in ("bare", "ours") * 3:
+        start = time.perf_counter()
+        if name == "bare":
+            subprocess.run(bare, cwd=tree.path, capture_output=True, check=True)
+        else:
+            grepped(tree, "needle 7")
+        times[name] = min(times.get(name, 9.0), time.perf_counter() - start)
+    assert times["ours"] < 3 * times["bare"] + 0.1
