@@ -49,15 +49,47 @@ def changes_directory(command: str) -> bool:
     return not _PLAIN.fullmatch(command) or _MOVES.search(command) is not None
 
 
+_WORDS = re.compile(r"[A-Za-z0-9_./+][A-Za-z0-9_./:,+@%-]*(?: +[A-Za-z0-9_./=:,+@%-]+)*")
+_SHELL_WORDS = frozenset(
+    re.findall(
+        r"\S+",
+        ". : alias bg bind break builtin caller case cd command compgen complete compopt continue "
+        "coproc declare dirs disown do done echo elif else enable esac eval exec exit export fc fg "
+        "fi for function getopts hash help history if in jobs kill let local logout mapfile popd "
+        "printf pushd pwd read readarray readonly return select set shift shopt source suspend "
+        "test then time times trap type typeset ulimit umask unalias unset until wait while",
+    )
+)
+
+
+def one_program(command: str) -> list[str] | None:
+    """The words of a command that starts one program and needs no shell for it.
+
+    A shell would only split it at the spaces and step aside, for about a millisecond.
+    None for whatever it could read in another way: quotes, expansions, operators,
+    assignments, its own words.
+    """
+    if not _WORDS.fullmatch(command):
+        return None
+    words = command.split(" ")
+    if words[0] in _SHELL_WORDS or (words[0] in ("true", "false") and len(words) > 1):
+        return None
+    return [word for word in words if word]
+
+
 def find_program(name: str, path: str) -> str | None:
-    """The file that `name` means, by `path`."""
+    """The file that `name` means, by `path`; relative entries of it are not looked at."""
     if "/" in name:
-        return name if os.access(name, os.X_OK) else None
+        return name if _is_program(name) else None
     for folder in path.split(":"):
-        candidate = os.path.join(folder, name)
-        if folder.startswith("/") and os.access(candidate, os.X_OK):
+        candidate = f"{folder}/{name}"
+        if folder.startswith("/") and _is_program(candidate):
             return candidate
     return None
+
+
+def _is_program(path: str) -> bool:
+    return os.access(path, os.X_OK) and os.path.isfile(path)
 
 
 class Commands:
@@ -193,6 +225,7 @@ class Job:
         self.prefix = b""
         self.cwd_file = ""
         self.program = ""
+        self.is_direct = False
         self.shell: str | None = None
         self.interpreter: str | None = None
         self.status: int | None = None
@@ -214,11 +247,25 @@ class Job:
         marker = f"{commands.box}-{self.channel}"
         environment = {**commands.environment, "PWD": directory, **arguments["environment"]}
         environment[processes.MARKER] = marker
-        argv = self._argv(arguments, body, environment)
+        command: str | None = arguments.get("command")
+        if command is not None:
+            argv = self._direct_argv(command, environment) or self._shell_argv(command)
+        else:
+            argv = self._argv(arguments, body, environment)
         self.kills_before = commands.memory_kills.read()
         self.refused_before = commands.refused_forks.read()
         began = processes.now_in_ticks()
-        pid = self._spawn(argv, environment, directory, merge=bool(arguments["merge"]))
+        merge = bool(arguments["merge"])
+        try:
+            pid = self._spawn(argv, environment, directory, merge=merge)
+        except Failure:
+            if not self.is_direct or command is None:
+                raise
+            # What is no program to the kernel may be a script to the shell, and if not,
+            # the shell's message is what the model knows.
+            self._drop_streams()
+            argv = self._shell_argv(command)
+            pid = self._spawn(argv, environment, directory, merge=merge)
         self.owner = processes.Owner(pid, marker, began)
         self.service.children[pid] = self._on_exit
         self.service.calls[self.channel] = self
@@ -230,8 +277,6 @@ class Job:
     def _argv(
         self, arguments: dict[str, Any], body: bytes, environment: dict[str, str]
     ) -> list[str]:
-        if arguments.get("command") is not None:
-            return self._shell_argv(arguments["command"])
         argv: list[str] = [*arguments["argv"]]
         path = environment.get("PATH", os.defpath)
         program = find_program(argv[0], path)
@@ -241,10 +286,33 @@ class Job:
             raise Failure("NOT_FOUND", f"{argv[0]}: there is no such program in this image")
         self.program = self.interpreter = program
         if arguments.get("script") is not None:
+            if argv[0] == "python3":
+                # The script is no part of the worktree, but its imports are looked for there.
+                places = [self.commands.root, environment.get("PYTHONPATH", "")]
+                environment["PYTHONPATH"] = ":".join(filter(None, places))
             argv.append(self._write_file("script", arguments["script"], body))
         return [*argv, *arguments.get("args", [])]
 
+    def _direct_argv(self, command: str, environment: dict[str, str]) -> list[str] | None:
+        """The command as a program's arguments, where a shell would add nothing."""
+        words = one_program(command)
+        path = environment.get("PATH", os.defpath)
+        if words is None or self.commands.shell is None or "/" in words[0]:
+            return None
+        if any(not folder.startswith("/") for folder in path.split(":")):
+            return None
+        if any(name.startswith(("BASH_", "ENV")) for name in environment):
+            return None  # it may define functions, or a file to be read first
+        program = find_program(words[0], path)
+        if program is None:
+            return None
+        self.is_direct = True
+        self.program = environment["_"] = program
+        self.shell = os.path.basename(self.commands.shell)
+        return words
+
     def _shell_argv(self, command: str) -> list[str]:
+        self.is_direct = False
         shell = self.commands.shell
         if shell is None:
             raise Failure("UNSUPPORTED", "this image has no shell; run_code needs none")
@@ -418,16 +486,19 @@ class Job:
         """Free files, pipes and the timer."""
         if self.timer is not None:
             self.service.drop(self.timer)
+        self._drop_streams()
+        for path in self.files:
+            with suppress(OSError):  # it may never have been written
+                os.unlink(path)
+        self.files = []
+
+    def _drop_streams(self) -> None:
         for stream in self.streams:
             stream.spool.close()
             if stream.descriptor >= 0:
                 self.service.forget(stream.descriptor)
                 os.close(stream.descriptor)
-                stream.descriptor = -1
-        for path in self.files:
-            with suppress(OSError):  # it may never have been written
-                os.unlink(path)
-        self.files = []
+        self.streams = []
 
     def abandon(self) -> None:
         """The box ends; outside a container its processes must be ended one by one."""

@@ -54,6 +54,17 @@ def digest(data: bytes) -> str:
     return blake2b(data, digest_size=16).hexdigest()
 
 
+def _digest(data: bytes) -> Generator[None, Any, str]:
+    """The same, giving way within large contents."""
+    hashing = blake2b(digest_size=16)
+    view = memoryview(data)
+    for start in range(0, len(data), _CHUNK):
+        if start:
+            yield None
+        hashing.update(view[start : start + _CHUNK])
+    return hashing.hexdigest()
+
+
 def time_text(nanoseconds: int) -> str:
     """ISO 8601 in UTC with milliseconds."""
     seconds, rest = divmod(nanoseconds, 1_000_000_000)
@@ -284,7 +295,8 @@ def write(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps
                     yield from _save(place, path, body, (fd, before))
                 finally:
                     os.close(fd)
-    return {"size": len(body), "hash": digest(body), "created": found is None}, b""
+    hashed = yield from _digest(body)
+    return {"size": len(body), "hash": hashed, "created": found is None}, b""
 
 
 def edit(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
@@ -304,7 +316,7 @@ def edit(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
             fd, before = _open_known(place, path, arguments.get("expect"), EDIT_LIMIT)
             try:
                 data = yield from _contents(fd, EDIT_LIMIT)
-                if digest(data) != arguments.get("expect"):
+                if (yield from _digest(data)) != arguments.get("expect"):
                     raise _changed(path)
                 edited = _edited(data, old, new, everywhere)
                 yield from _save(place, path, edited.text, (fd, before))
@@ -314,7 +326,7 @@ def edit(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
         "replacements": edited.replacements,
         "first_line": edited.first_line,
         "size": len(edited.text),
-        "hash": digest(edited.text),
+        "hash": (yield from _digest(edited.text)),
     }
     return reply, b""
 

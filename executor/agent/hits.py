@@ -119,6 +119,7 @@ class Hits:
         self._too_late: bytes | None = None
         self._matches = self._file_count = self._size = 0
         self._partial = self._has_more = False
+        self._apart = bool(options.before or options.after)
         self.read = 0
         self.warnings: list[str] = []
 
@@ -220,7 +221,7 @@ class Hits:
                 column = None
             if number > self._last_match + options.after:
                 return
-        if (options.before or options.after) and self._last_line not in (0, number - 1):
+        if self._apart and self._last_line not in (0, number - 1):
             file.add(False, b"--", options.max_bytes)
         self._last_line = number
         if column is not None:
@@ -241,7 +242,7 @@ class Hits:
             return
         self._matches += file.matches
         self._file_count += 1
-        self._size += file.size
+        self._size += file.size + (3 if self._apart and self._size else 0)
         if self._too_late is None or file.name < self._too_late:
             self._files[file.name] = file
             self._held += min(file.size, self._options.max_bytes)
@@ -262,9 +263,8 @@ class Hits:
 
     def _lines(self) -> Generator[tuple[bool, bytes], None, None]:
         """All lines that are held, in order."""
-        apart = bool(self._options.before or self._options.after)
         for index, name in enumerate(sorted(self._files)):
-            if apart and index:
+            if self._apart and index:
                 yield False, b"--"
             yield from self._files[name].lines
 

@@ -32,7 +32,7 @@ _MAX_ENTRIES = 2_000_000
 _MAX_LINK_DIRECTORIES = 500
 _MAX_ARGUMENT = 100_000
 _MAX_OUTPUT = 512 << 20
-_MAX_PATH = 4096
+_MAX_DEPTH = 256
 _ANY_READING = 1 << 30
 
 _COMMON = [
@@ -262,10 +262,7 @@ class _Glob:
             try:
                 fd = self._open(directory)
             except OSError as error:
-                if error.errno in (errno.EACCES, errno.EPERM):
-                    self._unreadable += 1
-                elif error.errno == errno.ENAMETOOLONG:
-                    self._partial = True
+                self._unreadable += error.errno in (errno.EACCES, errno.EPERM)
                 continue
             try:
                 with os.scandir(fd) as scan:
@@ -282,8 +279,6 @@ class _Glob:
 
     def _open(self, directory: str) -> int:
         path = self._prefix + directory if directory else self._base
-        if len(path) >= _MAX_PATH:
-            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
         return self._workspace.open(path, os.O_RDONLY | os.O_DIRECTORY)
 
     def _look_at(
@@ -297,7 +292,10 @@ class _Glob:
             self._all.offer(path)
         elif entry.is_dir(follow_symlinks=False):
             if self._pattern.depth is None or depth < self._pattern.depth:
-                todo.append((path, depth + 1))
+                if depth < _MAX_DEPTH:
+                    todo.append((path, depth + 1))
+                else:
+                    self._partial = True
         elif entry.is_symlink() and self._pattern.matches(path) and self._leads_to_file(path):
             self._links.setdefault(directory, []).append(path)
 

@@ -7,6 +7,7 @@ byte order marks, bytes that are not valid UTF-8.
 from __future__ import annotations
 
 import codecs
+from itertools import islice
 
 from .operation import Failure
 
@@ -23,7 +24,8 @@ HEAD = 8192
 
 _CONTINUATION = bytes(range(0x80, 0xC0))
 _SPACE = b" \t\r\n\f\v"
-_HINT_BYTES = 1 << 20
+_HINT_BYTES = 512 << 10
+_MAX_SLOW_PLACES = 100_000
 _MAX_PLACES = 20
 
 
@@ -387,30 +389,32 @@ def require_old(old: bytes) -> None:
 
 def _replace(text: bytes, old: bytes, new: bytes, *, everywhere: bool) -> Edited:
     require_old(old)
-    places, exact = _find(text, old)
-    if not places:
+    needle, exact = _needle(text, old)
+    count = text.count(needle) if needle is not None else _bare(text).count(_bare(old))
+    if not count:
         raise Failure("NO_MATCH", NOT_FOUND + _hint(text, old))
-    if len(places) > 1 and not everywhere:
-        raise _ambiguous(text, places)
+    if count > 1 and not everywhere:
+        raise _ambiguous(text, _places(text, old, needle), count)
     literal = exact and b"\r\n" in old and old != new and _bare(old) == _bare(new)
-    pieces: list[bytes] = []
-    end = 0
-    changed = False
-    for start, stop in places:
-        put = new if literal else _with_line_ends(text, start, stop, new)
-        if start == 0 and not old.startswith(BOM):
-            put = put.removeprefix(BOM)
-        changed = changed or put != text[start:stop]
-        pieces += (text[end:start], put)
-        end = stop
-    if not changed:
+    put = new if literal else _put_everywhere(text, new)
+    if put is not None and needle is not None and not put.startswith(BOM):
+        first = text.find(needle)
+        result = text.replace(needle, put)
+    else:
+        if count > _MAX_SLOW_PLACES:
+            raise Failure(
+                "TOO_LARGE",
+                f"old_string found {count} times in a file with mixed line ends; at most "
+                f"{_MAX_SLOW_PLACES} can be replaced at once. Use run_command with sed.",
+            )
+        first, result = _replace_each(text, _places(text, old, needle), put, new)
+    if result == text:
         raise Failure(
             "INVALID_ARGUMENTS",
             "no change: old_string and new_string are the same"
             + ("." if old == new else " but for line ends, which stay as they are in the file."),
         )
-    pieces.append(text[end:])
-    return Edited(b"".join(pieces), len(places), 1 + text.count(b"\n", 0, places[0][0]))
+    return Edited(result, count, 1 + text.count(b"\n", 0, first))
 
 
 NOT_FOUND = "old_string not found in file. Make sure it matches exactly including whitespace."
@@ -420,45 +424,71 @@ def _bare(text: bytes) -> bytes:
     return text.replace(b"\r\n", b"\n")
 
 
-def _find(text: bytes, old: bytes) -> tuple[list[tuple[int, int]], bool]:
-    """Where `old` is, as start and end; and: was it matched byte for byte?"""
+def _needle(text: bytes, old: bytes) -> tuple[bytes | None, bool]:
+    """The bytes to search for, if the same everywhere; and: is that `old` byte for byte?"""
     if b"\n" not in old:
-        return _occurrences(text, old), True
-    if b"\r\n" in old and not old.startswith(b"\n"):
-        exact = _occurrences(text, old)
-        if exact:
-            return exact, True
+        return old, True
+    if b"\r\n" in old and not old.startswith(b"\n") and old in text:
+        return old, True
     bare = _bare(old)
     pairs = text.count(b"\r\n")
     if pairs == 0:
-        return _occurrences(text, bare), False
+        return bare, False
     if pairs == text.count(b"\n"):
-        return _occurrences(text, bare.replace(b"\n", b"\r\n")), False
-    found = _occurrences(_bare(text), bare)
-    return _in_original(text, found), False
+        return bare.replace(b"\n", b"\r\n"), False
+    return None, False
 
 
-def _occurrences(text: bytes, old: bytes) -> list[tuple[int, int]]:
-    """Every place from left to right that does not overlap the one before."""
-    places: list[tuple[int, int]] = []
+def _put_everywhere(text: bytes, new: bytes) -> bytes | None:
+    """What to put in every place alike; None if that depends on the place."""
+    lines = text.count(b"\n")
+    if b"\n" not in new or not lines:
+        return new
+    pairs = text.count(b"\r\n")
+    if pairs not in (0, lines):
+        return None
+    return _bare(new).replace(b"\n", b"\r\n") if pairs else _bare(new)
+
+
+def _places(text: bytes, old: bytes, needle: bytes | None) -> Iterator[tuple[int, int]]:
+    """Where `old` is, as start and end, from left to right without overlaps."""
+    if needle is not None:
+        return _occurrences(text, needle)
+    return _in_original(text, _occurrences(_bare(text), _bare(old)))
+
+
+def _replace_each(
+    text: bytes, places: Iterator[tuple[int, int]], put: bytes | None, new: bytes
+) -> tuple[int, bytes]:
+    """The first place, and the text with each place replaced in its own way."""
+    pieces: list[bytes] = []
+    first = -1
+    end = 0
+    for start, stop in places:
+        first = start if first < 0 else first
+        here = _with_line_ends(text, start, stop, new) if put is None else put
+        pieces += (text[end:start], here if start else here.removeprefix(BOM))
+        end = stop
+    pieces.append(text[end:])
+    return first, b"".join(pieces)
+
+
+def _occurrences(text: bytes, old: bytes) -> Iterator[tuple[int, int]]:
     start = text.find(old)
     while start >= 0:
         end = start + len(old)
-        places.append((start, end))
+        yield start, end
         start = text.find(old, end)
-    return places
 
 
-def _in_original(text: bytes, places: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _in_original(text: bytes, places: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Places in `_bare(text)` → places in `text`."""
-    result: list[tuple[int, int]] = []
     at = bare_at = 0
     for start, end in places:
         first = _forward(text, at, start - bare_at)
         at = _forward(text, first, end - start)
         bare_at = end
-        result.append((first, at))
-    return result
+        yield first, at
 
 
 def _forward(text: bytes, start: int, distance: int) -> int:
@@ -521,24 +551,19 @@ def _with_mixed_line_ends(place: bytes, bare: bytes) -> bytes:
     return b"".join(result)
 
 
-def _line_numbers(text: bytes, places: list[tuple[int, int]]) -> list[int]:
+def _ambiguous(text: bytes, places: Iterator[tuple[int, int]], count: int) -> Failure:
     numbers: list[int] = []
     line, at = 1, 0
-    for start, _ in places:
+    for start, _ in islice(places, _MAX_PLACES):
         line += text.count(b"\n", at, start)
         at = start
         numbers.append(line)
-    return numbers
-
-
-def _ambiguous(text: bytes, places: list[tuple[int, int]]) -> Failure:
-    numbers = _line_numbers(text, places[:_MAX_PLACES])
-    listed = ", ".join(map(str, numbers)) + (", …" if len(places) > _MAX_PLACES else "")
+    listed = ", ".join(map(str, numbers)) + (", …" if count > _MAX_PLACES else "")
     return Failure(
         "AMBIGUOUS",
-        f"old_string found {len(places)} times (lines {listed}). "
+        f"old_string found {count} times (lines {listed}). "
         "Use replace_all=true or provide more context.",
-        {"count": len(places), "lines": numbers},
+        {"count": count, "lines": numbers},
     )
 
 

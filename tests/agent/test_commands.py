@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from executor.agent.commands import one_program
 from executor.errors import Code, ToolError
 from tests.driver import Box
 
@@ -199,6 +200,14 @@ def test_a_script_gets_its_arguments_and_is_removed(box: Box) -> None:
     assert box.run(f"ls {path}").code == 2
 
 
+def test_a_script_imports_from_the_worktree(box: Box) -> None:
+    """Python code finds the worktree's modules, as it would when it lay there."""
+    (box.root / "neighbour.py").write_text("NAME = 'here'\n")
+    code = b"import neighbour, os; print(neighbour.NAME, os.environ['PYTHONPATH'])"
+    more = {"argv": ["python3"], "script": ".py", "body": code, "environment": {"PYTHONPATH": "/p"}}
+    assert box.run(None, **more).out == f"here {box_root(box)}:/p\n".encode()
+
+
 def test_a_missing_program_is_named(box: Box) -> None:
     """A program that is not there is NOT_FOUND with its name; in a shell it is the shell's 127."""
     with pytest.raises(ToolError, match=r"nope-x: there is no such program") as caught:
@@ -294,3 +303,54 @@ def test_default_signals_are_given_back(box: Box) -> None:
     """A command dies of a broken pipe as it does in any shell."""
     ran = box.run("yes | head -1; echo ${PIPESTATUS[0]}")
     assert ran.out == b"y\n141\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("true", ["true"]),
+        ("ls -la  src/a.py", ["ls", "-la", "src/a.py"]),
+        ("git log --format=oneline", ["git", "log", "--format=oneline"]),
+        ("true x", None),
+        ("cd x", None),
+        ("echo hi", None),
+        ("exit 1", None),
+        ("A=b ls", None),
+        ("ls; ls", None),
+        ("ls\nls", None),
+        ("ls *", None),
+        ("ls ~", None),
+        ("ls $A", None),
+        ("ls 'a'", None),
+        ("ls {a,b}", None),
+        ("ls # x", None),
+        ("! ls", None),
+        ("ls &", None),
+        (" ls", None),
+        ("ls ", None),
+        ("", None),
+    ],
+)
+def test_a_shell_is_spared_only_where_it_adds_nothing(
+    command: str, words: list[str] | None
+) -> None:
+    """Only plain words that start with no word of the shell are run without one."""
+    assert one_program(command) == words
+
+
+def test_running_without_a_shell_looks_like_running_with_one(box: Box) -> None:
+    """Codes, messages, directory and scripts without a first line are as in a shell."""
+    (box.root / "bin").mkdir()
+    (box.root / "bin/plain").write_text("echo from $0 $1; exit 5\n")
+    (box.root / "bin/plain").chmod(0o755)
+    path = {"PATH": f"{box_root(box)}/bin:/usr/bin:/bin"}
+    assert box.run("plain x", environment=path).code == 5
+    missing = box.run("no-such-program x")
+    assert missing.code == 127
+    assert b"command not found" in missing.err
+    assert box.run("sleep 30", 0.3).value["timed_out"]
+    box.run("mkdir -p direct && cd direct")
+    assert box.run("readlink /proc/self/cwd").out == f"{box_root(box)}/direct\n".encode()
+    box.run(f"cd {box_root(box)}")
+    hooked = {"BASH_FUNC_ls%%": "() { echo mine; }"}
+    assert box.run("ls x", environment=hooked).out == b"mine\n"

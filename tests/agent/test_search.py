@@ -154,7 +154,7 @@ def test_only_files_and_links_to_files_match(tree: Tree) -> None:
 
 
 def test_36_links_that_point_upward_end(tree: Tree) -> None:
-    """Each file is found once, in glob and grep, whatever links lead round in circles."""
+    """G6: each file is found once, in glob and grep, whatever links lead round in circles."""
     tree.write("t/a/f", "1\n")
     (tree.path / "t/a/up").symlink_to("..")
     (tree.path / "t/self").symlink_to(".")
@@ -169,7 +169,7 @@ def test_36_links_that_point_upward_end(tree: Tree) -> None:
     "name", ["new\nline", "\x1b[2Jx", "-rf", "n" * 255, "\udcff", "\u202ex", " "]
 )
 def test_odd_names_come_back_as_they_are(tree: Tree, name: str) -> None:
-    """Names with control characters and invalid UTF-8 survive, also as directories."""
+    """G8: names with control characters and invalid UTF-8 survive, also as directories."""
     tree.write(f"{name}/{name}", "hit\n")
     assert globbed(tree, "**")[1] == [f"{name}/{name}"]
     assert globbed(tree, "*", name)[1] == [f"{name}/{name}"]
@@ -219,6 +219,26 @@ def test_unreadable_directories_are_noted(public: Tree) -> None:
         assert (found, "could not be read" in reply["note"]) == ([], True)
 
     as_nobody(act)
+
+
+def test_a_bottomless_tree_ends_with_a_marker(tree: Tree) -> None:
+    """G6: 5000 directories, each in the one before, are searched as far as paths reach."""
+    fd = os.dup(tree.workspace.directory)
+    for _ in range(5000):
+        os.mkdir("d", dir_fd=fd)
+        inner = os.open("d", os.O_PATH | os.O_DIRECTORY, dir_fd=fd)
+        os.close(fd)
+        fd = inner
+    os.close(fd)
+    tree.write("d/d/f", "hit\n")
+    start = time.monotonic()
+    reply, found = globbed(tree, "**/f")
+    assert (found, reply["truncated"], "too deep" in reply["note"]) == (["d/d/f"], True, True)
+    reply, lines = grepped(tree, "hit")
+    assert (lines, len(reply["warnings"]) > 0) == (["d/d/f:1:hit"], True)
+    assert tree.call("list", path="", recursive=True)[0]["truncated"]
+    assert tree.call("delete", path="d", recursive=True)[0]["deleted"] == 5001
+    assert time.monotonic() - start < 20
 
 
 @pytest.mark.parametrize(
@@ -299,7 +319,7 @@ def _model(pattern: list[str], path: list[str]) -> bool:
 
 
 def test_no_pattern_takes_long(tree: Tree) -> None:
-    """Many stars over long names and paths need no more time than few."""
+    """G7: many stars over long names and paths need no more time than few."""
     start = time.monotonic()
     assert not Pattern("*a" * 60 + "b").matches("a" * 255)
     assert not Pattern("**/a/" * 30 + "b").matches("a/" * 2000 + "c")
@@ -327,7 +347,7 @@ def test_lines_come_with_path_number_and_context(tree: Tree) -> None:
         "truncated": False,
         "partial": False,
         "warnings": [],
-        "total_bytes": reply["total_bytes"],
+        "total_bytes": len("\n".join(lines)) + 1,
     }
     assert grepped(tree, "^(3|4)$", "b", context=1)[1] == ["b-2-2", "b:3:3", "b:4:4", "b-5-5"]
     assert grepped(tree, "^3$", before=0, after=1)[1] == ["a:2:3", "a-3-y", "--", "b:3:3", "b-4-4"]
@@ -447,7 +467,7 @@ def test_21_a_huge_file_is_searched_in_bounded_memory(tree: Tree) -> None:
 
 
 def test_22_special_files_are_not_waited_for(tree: Tree) -> None:
-    """A FIFO is refused by name and passed over in its directory."""
+    """G16: a FIFO is refused by name and passed over in its directory."""
     os.mkfifo(tree.path / "p")
     tree.write("f", "hit\n")
     start = time.monotonic()

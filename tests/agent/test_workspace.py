@@ -8,9 +8,8 @@ import socket
 import stat
 import tempfile
 import threading
-from collections.abc import Generator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -20,6 +19,9 @@ from executor.agent.operation import Failure
 from executor.agent.workspace import DIRECTORY, Workspace, rename_exclusive, shown
 from tests.agent import driver
 from tests.agent.driver import Tree, as_nobody
+
+if TYPE_CHECKING:
+    from executor.agent.operation import Steps
 
 
 def opened(workspace: Workspace, path: str) -> str:
@@ -55,7 +57,7 @@ def test_an_absolute_path_is_inside_or_refused(tree: Tree) -> None:
 
 
 def test_links_are_followed_inside_only(tree: Tree) -> None:
-    """Relative and absolute links that stay inside work, every other is an error."""
+    """G1: relative and absolute links that stay inside work, every other is an error."""
     tree.write("e/real", "x")
     root = tree.workspace.root
     links = {
@@ -116,7 +118,7 @@ def test_a_final_link_is_not_followed_when_asked(tree: Tree) -> None:
 
 @pytest.mark.parametrize("name", ["new\nline", "\x1b[2J", "-rf", "ü" * 127, "a b", "\udcff\udcfe"])
 def test_odd_names_are_names_like_any_other(tree: Tree, name: str) -> None:
-    """Control characters, a leading dash, invalid UTF-8 and long names come back as given."""
+    """G8: control characters, a leading dash, invalid UTF-8 and long names come back as given."""
     tree.write(name, "x")
     assert opened(tree.workspace, name) == name
     assert shown(name).isprintable()
@@ -267,11 +269,13 @@ def test_exclusive_rename_never_replaces(tree: Tree) -> None:
         (tree.path / "new").unlink()
 
 
-def test_sockets_and_devices_open_without_waiting(tree: Tree) -> None:
-    """A FIFO without a writer and a socket are told apart at once."""
+def test_sockets_and_devices_open_without_waiting(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G16: a FIFO without a writer and a socket are told apart at once."""
     os.mkfifo(tree.path / "p")
     with socket.socket(socket.AF_UNIX) as listener:
-        os.chdir(tree.path)
+        monkeypatch.chdir(tree.path)
         listener.bind("s")
         kinds = {path: tree.failure("read", path=path).message for path in ("p", "s")}
     assert "FIFO" in kinds["p"]
@@ -279,7 +283,7 @@ def test_sockets_and_devices_open_without_waiting(tree: Tree) -> None:
 
 
 def test_a_race_of_links_never_leads_outside(tree: Tree, tmp_path: Path) -> None:
-    """While a directory turns into a link to outside and back, nothing outside is written."""
+    """G2: while a directory turns into a link to outside and back, nothing outside is written."""
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "f").write_bytes(b"untouched")
@@ -363,7 +367,7 @@ def test_the_driver_ends_what_does_not_end(monkeypatch: pytest.MonkeyPatch) -> N
     """A generator that never returns is an error of the test, not a hang."""
     monkeypatch.setattr(driver, "MAX_STEPS", 10)
 
-    def endless() -> Generator[None, None, Any]:
+    def endless() -> Steps:
         while True:
             yield None
 
