@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     Reaction = Callable[[int], None]
 
-CHUNK = 1 << 18
-"""Bytes a read from a pipe."""
+CHUNK = 1 << 16
+"""Bytes a read from a pipe. A larger buffer would be mapped and unmapped for every frame."""
 MAX_BODY = 64 << 20
 """Bytes that the input of one call may have."""
 MAX_WAITING = 96 << 20

@@ -10,10 +10,15 @@ from executor.sandbox.attach import STDOUT, Demultiplexer
 from executor.sandbox.connection import Connection
 
 
-class AttachedStream(asyncio.Protocol):
+BUFFER = 1 << 16
+"""Bytes a read. One buffer for all: a fresh one for each costs more than the read itself."""
+
+
+class AttachedStream(asyncio.BufferedProtocol):
     """Carries the agent's bytes; what the container says on stderr is kept apart."""
 
     def __init__(self, connection: Connection) -> None:
+        self._buffer = memoryview(bytearray(BUFFER))
         self._connection = connection
         self._demultiplexer = Demultiplexer()
         self._transport: asyncio.Transport | None = None
@@ -42,10 +47,14 @@ class AttachedStream(asyncio.Protocol):
         self._transport = transport
         self._connection.connected(self)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, size_hint: int) -> memoryview:
+        """Where the next bytes go."""
+        return self._buffer
+
+    def buffer_updated(self, size: int) -> None:
         """Bytes from the engine."""
         try:
-            for stream, piece in self._demultiplexer.feed(data):
+            for stream, piece in self._demultiplexer.feed(bytes(self._buffer[:size])):
                 if stream == STDOUT:
                     self._connection.received(piece)
                 else:

@@ -54,6 +54,9 @@ class ReadFile(Arguments):
         None, description="How to return the content: utf-8 (default) or base64 (whole file)"
     )
 
+_FIRST_SECOND = datetime(1, 1, 1, tzinfo=UTC).timestamp()
+_LAST_SECOND = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
+
 
 async def read_file(context: Context, given: ReadFile) -> Outcome:
     """Read a file's contents with line numbers. Required before editing."""
@@ -82,7 +85,8 @@ def _numbered(context: Context, path: str, answer: Answer) -> Outcome:
     separator = context.loop.toolset.line_separator
     numbered = list(map(operator.add, _prefixes(separator, first, len(rows)), rows))
     for number, length in clipped:
-        numbered[number - first] += f"... [line is {length} characters]"
+        whole = "goes on" if length is None else f"is {length} characters"
+        numbered[number - first] += f"... [line {whole}]"
     more = value["more"]
     budget = context.entry.max_output_bytes - NOTICE_ROOM
     if value["invalid"] or len(answer.data) + PREFIX_ROOM * len(rows) > budget:
@@ -358,7 +362,9 @@ def _listed(record: list[bytes]) -> str:
 
 def _entry(record: list[bytes]) -> dict[str, Any]:
     kind, size, modified, target, path = record
-    moment = datetime.fromtimestamp(int(modified) / 1e9, UTC)
+    # A file's time can be any 64-bit number; a calendar ends with the year 9999.
+    seconds = min(max(int(modified) / 1e9, _FIRST_SECOND), _LAST_SECOND)
+    moment = datetime.fromtimestamp(seconds, UTC)
     entry: dict[str, Any] = {
         "name": name_of(path),
         "type": _TYPES[kind.decode()],

@@ -1,0 +1,277 @@
+"""Times: a read, a command, a cold start, a search."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks import report
+from benchmarks.report import Row
+from benchmarks.stage import NotRun, Stage, ask, docker_cli, own
+from benchmarks.timing import Sample, alternately, awaited, blocking
+
+ROUNDS = 200
+COLD_ROUNDS = 20
+SEARCHES = 200
+READ_BYTES = 4096
+READ_BUDGET = 0.4
+FILES = 50_000
+FILES_A_DIRECTORY = 100
+NEEDLE = "needle_in_the_haystack"
+HIT_EVERY = 1000
+"""One file in so many holds the needle."""
+
+
+# ─── a read ─────────────────────────────────────────────────────────────────────────
+
+
+async def reads(stage: Stage) -> list[Row]:
+    """`read_file` of 4 KB, beside a bare Unix socket's echo of as many bytes."""
+    worktree = stage.worktree("reads")
+    lines = READ_BYTES // 64
+    (worktree / "file.txt").write_text(("x" * 63 + "\n") * lines)
+    async with stage.loop(worktree) as loop:
+        with _echo() as echo, stage.echoing_container() as stream:
+            found = await alternately(
+                {
+                    "ours": awaited(lambda: ask(loop, "read_file", path="file.txt")),
+                    "stream": blocking(lambda: _through(stream)),
+                    "echo": blocking(echo),
+                },
+                stage.rounds(5 * ROUNDS),
+                stage.ticks("read_file"),
+                warm=50,
+            )
+    ours, stream_echo = found["ours"], found["stream"]
+    reason = (
+        f"the engine's stream alone takes {report.milliseconds(stream_echo)} here for 4 KB there "
+        "and back; the rest is host and agent, each woken up once a call"
+    )
+    return [
+        report.within(
+            "read_file, 4 KB, whole `loop.execute`", ours.p50 * 1000, READ_BUDGET, "ms", reason
+        ),
+        report.compared(
+            "  beside an attach stream", ours, stream_echo, "`cat` in a container, 4 KB echoed"
+        ),
+        report.compared("  beside a Unix socket", ours, found["echo"], "a process, 4 KB echoed"),
+    ]
+
+
+_HEADER = struct.Struct(">BxxxI")
+"""Before each piece of an attach stream: which stream, and the length."""
+
+
+def _through(stream: socket.socket) -> None:
+    """Sends 4 KB through an attach stream and waits until all of it is back."""
+    stream.sendall(b"x" * READ_BYTES)
+    missing = READ_BYTES
+    while missing:
+        _, length = _HEADER.unpack(_exactly(stream, _HEADER.size))
+        _exactly(stream, length)
+        missing -= length
+
+
+def _exactly(stream: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = stream.recv(size - len(data))
+        if not piece:
+            raise NotRun("the container ended")
+        data += piece
+    return data
+
+
+_ECHO = """
+import socket, sys
+with socket.socket(fileno=int(sys.argv[1])) as peer:
+    while data := peer.recv(65536):
+        peer.sendall(data)
+"""
+
+
+@contextmanager
+def _echo() -> Iterator[Callable[[], None]]:
+    """Sends 4 KB to another process and waits until all of it is back."""
+    ours, theirs = socket.socketpair()
+    number = theirs.fileno()
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _ECHO, str(number)], pass_fds=[number]
+    )
+    theirs.close()
+    body = b"x" * READ_BYTES
+
+    def echo() -> None:
+        ours.sendall(body)
+        missing = READ_BYTES
+        while missing:
+            missing -= len(ours.recv(missing))
+
+    try:
+        with ours:
+            yield echo
+    finally:
+        process.wait()
+
+
+# ─── a command ──────────────────────────────────────────────────────────────────────
+
+
+async def commands(stage: Stage) -> list[Row]:
+    """`run_command true`, beside the same shell on the host and `docker exec`."""
+    program, shell = docker_cli(), ["bash", "-c", "true"]
+    async with stage.loop(stage.worktree("commands")) as loop:
+        ours = awaited(lambda: ask(loop, "run_command", command="true"))
+        plain = await alternately(
+            {
+                "ours": ours,
+                "bash": blocking(lambda: _host(*shell)),
+                "sh": blocking(lambda: _host("sh", "-c", "true")),
+            },
+            stage.rounds(2 * ROUNDS),
+            stage.ticks("run_command"),
+            warm=20,
+        )
+        with stage.idle_container() as other:
+            execs = await alternately(
+                {
+                    "ours": ours,
+                    "cli": blocking(lambda: _host(program, "exec", str(other.id), *shell)),
+                    "sdk": blocking(lambda: other.exec_run(shell)),
+                },
+                stage.rounds(ROUNDS),
+                stage.ticks("docker exec"),
+            )
+    name, again = "run_command `true`", "  beside `docker exec`"
+    bare = execs["cli"].p50 / plain["bash"].p50
+    reason = (
+        f"the shell itself, bash on the host with nothing around it, takes "
+        f"{report.milliseconds(plain['bash'])} here: that alone is {bare:.0f}{report.TIMES} as "
+        "fast as `docker exec`. Attempts that follow a `docker exec` also find cold caches"
+    )
+    added = plain["ours"].p50 - plain["bash"].p50
+    why = (
+        f"{added * 1000:.2g} ms are added to the shell's own time: the stream there and back, and "
+        "a start under the engine's system call filter"
+    )
+    return [
+        report.at_most(name, plain["ours"], plain["bash"], "`bash -c true` on the host", 2, why),
+        report.compared("  the same", plain["ours"], plain["sh"], "`sh -c true` on the host"),
+        report.at_least(
+            again, execs["ours"], execs["cli"], "`docker exec` of the same", 40, reason
+        ),
+        report.at_least(
+            "  beside the Docker SDK", execs["ours"], execs["sdk"], "the SDK, the same", 40, reason
+        ),
+    ]
+
+
+def _host(*argv: str) -> None:
+    subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=True)
+
+
+# ─── a cold start ───────────────────────────────────────────────────────────────────
+
+
+async def cold_starts(stage: Stage) -> list[Row]:
+    """From `controller.open` to the first result, beside a bare `docker run`."""
+    program = docker_cli()
+    worktree = stage.worktree("cold")
+    whole: list[float] = []
+
+    async def ours() -> float:
+        started = time.perf_counter()
+        async with stage.loop(worktree) as loop:
+            await ask(loop, "run_command", command="true")
+            first = time.perf_counter()
+        whole.append(time.perf_counter() - started)
+        return first - started
+
+    bare = [program, "run", "--rm", "--network", "none", stage.image, "true"]
+    found = await alternately(
+        {"ours": ours, "docker": blocking(lambda: _host(*bare))},
+        stage.rounds(COLD_ROUNDS),
+        stage.ticks("cold start"),
+        warm=1,
+    )
+    baseline = "`docker run --rm --network none IMAGE true`"
+    return [
+        report.at_most(
+            "cold start to the first result", found["ours"], found["docker"], baseline, 1.25
+        ),
+        report.compared(
+            "  with the box's removal, as in the baseline",
+            Sample(tuple(whole[1:])),
+            found["docker"],
+            baseline,
+        ),
+    ]
+
+
+# ─── a search ───────────────────────────────────────────────────────────────────────
+
+
+async def searches(stage: Stage) -> list[Row]:
+    """`grep` over 50,000 files, beside ripgrep itself in the same box."""
+    worktree = stage.worktree("haystack")
+    hits = _fill(worktree)
+    command = (
+        f"start=$EPOCHREALTIME; rg --no-heading --line-number --context 2 --hidden {NEEDLE} .; "
+        "echo $start $EPOCHREALTIME >&2"
+    )
+    async with stage.loop(worktree) as loop:
+
+        async def inside() -> float:
+            """What ripgrep took by the box's own clock, without us."""
+            result = await ask(loop, "run_command", command=command)
+            assert result.structured is not None, "commands have a structured result"
+            start, end = map(float, result.structured["stderr"].split())
+            return end - start
+
+        async def ours() -> float:
+            started = time.perf_counter()
+            result = await ask(loop, "grep", pattern=NEEDLE)
+            seconds = time.perf_counter() - started
+            if result.structured is None or result.structured["matches"] != hits:
+                raise NotRun(f"grep did not find the {hits} lines that are there")
+            return seconds
+
+        found = await alternately(
+            {
+                "ours": ours,
+                "inside": inside,
+                "outside": awaited(lambda: ask(loop, "run_command", command=command)),
+            },
+            stage.rounds(SEARCHES),
+            stage.ticks("grep"),
+        )
+    name, mine = f"grep over {FILES:,} files", found["ours"]
+    return [
+        report.at_most(name, mine, found["inside"], "`rg` in the box, its own clock", 1.2),
+        report.compared("  the same", mine, found["outside"], "`rg` by run_command, from outside"),
+    ]
+
+
+def _fill(worktree: Path) -> int:
+    """The haystack; how many lines in it match."""
+    text = "".join(f"line {number} of a plain source file\n" for number in range(30))
+    hits = 0
+    for start in range(0, FILES, FILES_A_DIRECTORY):
+        directory = worktree / f"part{start // FILES_A_DIRECTORY:03}"
+        directory.mkdir()
+        for number in range(start, start + FILES_A_DIRECTORY):
+            path = directory / f"file{number:05}.txt"
+            if number % HIT_EVERY:
+                path.write_text(text)
+            else:
+                path.write_text(text + NEEDLE + "\n" + text)
+                hits += 1
+            own(path)
+        own(directory)
+    return hits

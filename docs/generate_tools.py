@@ -1,0 +1,111 @@
+"""Writes `docs/tools.md` out of the registry: what a model is shown, and the limits behind it.
+
+`python docs/generate_tools.py` prints it, `--write` keeps it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from executor.catalog import Catalog, load
+from executor.permissions import Mode, decide
+from executor.tool import Tool
+from executor.toolsets import standard
+
+PAGE = Path(__file__).resolve().parent / "tools.md"
+HEAD = """\
+# Tools
+
+Made by `python docs/generate_tools.py --write` out of the registry and the packaged catalog;
+don't edit it by hand. `executor tools` prints the same as JSON, for the model.
+
+Access decides what a permission mode says about a tool (the last table). Sizes are bytes of
+what the model is shown; *keeps* says which part stays when there is more.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    catalog = load(None)
+    tools = standard.registry(catalog).all()
+    parts = [HEAD, "## Toolset `standard`\n"]
+    parts += [_section(tool) for tool in tools]
+    parts += [_loop_types(catalog), _modes(tools)]
+    return "\n".join(parts)
+
+
+def _section(tool: Tool) -> str:
+    entry = tool.entry
+    facts = [f"access *{tool.access}*", f"time {entry.timeout_ms / 1000:g} s"]
+    if entry.max_timeout_ms is not None:
+        facts[-1] += f" by default, at most {entry.max_timeout_ms / 1000:g} s"
+    facts += [f"shows {entry.max_output_bytes:,} bytes", f"keeps *{entry.keep}*"]
+    if tool.is_safe:
+        facts.append("runs together with its neighbours")
+    if tool.is_last:
+        facts.append("runs last in its turn")
+    lines = [f"### {tool.name}", "", tool.description, "", f"{', '.join(facts)}.", ""]
+    rows = list(_arguments(tool.schema))
+    if rows:
+        lines += ["| argument | type | |", "|---|---|---|", *rows, ""]
+    return "\n".join(lines)
+
+
+def _arguments(schema: Mapping[str, Any]) -> Iterator[str]:
+    required = schema.get("required", ())
+    for name, part in schema["properties"].items():
+        mark = "" if name in required else "?"
+        text = str(part.get("description", "")).replace("|", "\\|")
+        yield f"| `{name}`{mark} | {_type(part)} | {text} |"
+
+
+def _type(part: Mapping[str, Any]) -> str:
+    if "enum" in part:
+        return ", ".join(f"`{value}`" for value in part["enum"])
+    if "anyOf" in part:
+        return " or ".join(_type(one) for one in part["anyOf"])
+    kind = str(part.get("type", "any"))
+    bounds = [
+        f"{sign} {part[key]:g}"
+        for key, sign in (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"))
+        if key in part
+    ]
+    return " ".join([kind, *bounds])
+
+
+def _loop_types(catalog: Catalog) -> str:
+    lines = ["## Loop types", "", "The list is the whole set. Without a type a loop has all.", ""]
+    lines += ["| type | tools |", "|---|---|"]
+    lines += [
+        f"| `{name}` | {', '.join(tools)} |" for name, tools in sorted(catalog.loop_types.items())
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _modes(tools: tuple[Tool, ...]) -> str:
+    lines = ["## Permission modes", ""]
+    lines += [f"| tool | {' | '.join(Mode)} |", "|---" * (len(Mode) + 1) + "|"]
+    for tool in tools:
+        verdicts = [decide(mode, tool.access, tool.canonical).value for mode in Mode]
+        lines.append(f"| {tool.name} | {' | '.join(verdicts)} |")
+    lines += ["", "Where nobody can be asked, *ask* is an error result: `APPROVAL_REQUIRED`."]
+    return "\n".join([*lines, ""])
+
+
+def main() -> int:
+    """Print or write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="replace docs/tools.md")
+    if parser.parse_args().write:
+        PAGE.write_text(page(), encoding="utf-8")
+    else:
+        sys.stdout.write(page())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
