@@ -101,7 +101,9 @@ class Engine:
                 loop.run_in_executor(pool, partial(first.version, api_version=False)),
                 loop.run_in_executor(pool, first.info),
             )
-            facts = parse_facts(address, *await asyncio.gather(*replies))
+            # Both are waited for: one that fails after the loop has ended would be printed.
+            await asyncio.wait(replies)
+            facts = parse_facts(address, *(reply.result() for reply in replies))
             _check_version(facts)
             version = ".".join(map(str, facts.api_version))
             client = await loop.run_in_executor(pool, _open_client, settings, version)
