@@ -96,18 +96,7 @@ class Engine:
         pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="engine")
         loop = asyncio.get_running_loop()
         try:
-            first = await loop.run_in_executor(pool, _open_client, settings, None)
-            replies = (
-                loop.run_in_executor(pool, partial(first.version, api_version=False)),
-                loop.run_in_executor(pool, first.info),
-            )
-            # Both are waited for: one that fails after the loop has ended would be printed.
-            await asyncio.wait(replies)
-            facts = parse_facts(address, *(reply.result() for reply in replies))
-            _check_version(facts)
-            version = ".".join(map(str, facts.api_version))
-            client = await loop.run_in_executor(pool, _open_client, settings, version)
-            first.close()
+            client, facts = await loop.run_in_executor(pool, _meet, settings, address)
         except EngineUnavailable:
             pool.shutdown(wait=False)
             raise
@@ -486,6 +475,15 @@ class _accepting:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
         return isinstance(error, EngineError) and status(error) in self._statuses
+
+
+def _meet(settings: Settings, address: str) -> tuple[docker.APIClient, EngineFacts]:
+    """What the engine says of itself, and a client that speaks the version both know."""
+    first = _open_client(settings, None)
+    facts = parse_facts(address, first.version(api_version=False), first.info())
+    first.close()
+    _check_version(facts)
+    return _open_client(settings, ".".join(map(str, facts.api_version))), facts
 
 
 def _open_client(settings: Settings, version: str | None) -> docker.APIClient:
