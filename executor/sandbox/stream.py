@@ -9,7 +9,6 @@ from executor.errors import ProtocolError
 from executor.sandbox.attach import STDOUT, Demultiplexer
 from executor.sandbox.connection import Connection
 
-
 BUFFER = 1 << 16
 """Bytes a read. One buffer for all: a fresh one for each costs more than the read itself."""
 
