@@ -78,7 +78,17 @@ class Result:
         """The result as one line of JSON, without the line's end."""
         fields = {name: getattr(self, name) for name in self.__slots__}
         fields["duration_ms"] = round(self.duration_ms, 3)
-        return json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace").decode()
+        line = json.dumps(fields, ensure_ascii=False)
+        # Names that are no UTF-8 hold lone surrogates: as escapes they survive the way.
+        return line if _is_encodable(line) else json.dumps(fields)
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 # ─── events of `Loop.stream` ────────────────────────────────────────────────────────

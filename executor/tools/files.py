@@ -54,6 +54,7 @@ class ReadFile(Arguments):
         None, description="How to return the content: utf-8 (default) or base64 (whole file)"
     )
 
+
 _FIRST_SECOND = datetime(1, 1, 1, tzinfo=UTC).timestamp()
 _LAST_SECOND = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 

@@ -204,8 +204,9 @@ def test_a_script_imports_from_the_worktree(box: Box) -> None:
     """Python code finds the worktree's modules, as it would when it lay there."""
     (box.root / "neighbour.py").write_text("NAME = 'here'\n")
     code = b"import neighbour, os; print(neighbour.NAME, os.environ['PYTHONPATH'])"
-    more = {"argv": ["python3"], "script": ".py", "body": code, "environment": {"PYTHONPATH": "/p"}}
-    assert box.run(None, **more).out == f"here {box_root(box)}:/p\n".encode()
+    path = {"PYTHONPATH": "/p"}
+    ran = box.run(None, argv=["python3"], script=".py", body=code, environment=path)
+    assert ran.out == f"here {box_root(box)}:/p\n".encode()
 
 
 def test_a_missing_program_is_named(box: Box) -> None:
@@ -238,13 +239,13 @@ def test_a_flood_keeps_head_and_tail_and_is_counted(box: Box) -> None:
 def test_live_output_comes_while_the_command_runs(box: Box) -> None:
     """Output is streamed on request; the result is whole all the same."""
     seen: list[tuple[str, bytes]] = []
-    future = box.start(
-        "echo first; until [ -e go ]; do sleep .02; done; echo last >&2",
-        on_output=lambda channel, data: (
-            seen.append((channel, data)),
-            (box.root / "go").touch(),
-        ),
-    )
+
+    def take(channel: str, data: bytes) -> None:
+        seen.append((channel, data))
+        (box.root / "go").touch()
+
+    command = "echo first; until [ -e go ]; do sleep .02; done; echo last >&2"
+    future = box.start(command, on_output=take)
     ran = future.result(30)
     assert seen == [("stdout", b"first\n"), ("stderr", b"last\n")]
     assert (ran.out, ran.err) == (b"first\n", b"last\n")

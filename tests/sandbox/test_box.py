@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -333,7 +334,7 @@ def test_a_killed_controller_ends_its_box(tmp_path: Path) -> None:
         "asyncio.run(main())\n"
     )
     child = subprocess.Popen(
-        [os.sys.executable, "-c", code],
+        [sys.executable, "-c", code],
         stdout=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parents[2],

@@ -78,8 +78,13 @@ class OwnBoxes(Engine):
         super().__init__(*arguments)
         self.ids: set[str] = set()
 
-    async def create(self, name: str, request: Mapping[str, Any]) -> str:
-        id = await super().create(name, request)
+    async def create(
+        self,
+        name: str,
+        request: Mapping[str, Any],
+        on_warning: Callable[[str], None] = lambda text: None,
+    ) -> str:
+        id = await super().create(name, request, on_warning)
         self.ids.add(id)
         return id
 

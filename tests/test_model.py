@@ -1,0 +1,69 @@
+"""Values that cross layers, as a program meets them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from executor.errors import ConfigError
+from executor.model import Limits, LoopSpec, Result, environment_faults, parse_size
+
+
+def test_a_result_line_is_one_line_of_json_with_every_field() -> None:
+    """The line format of DESIGN §10, with characters as they are."""
+    line = Result("1", "read_file", "é\n☃", duration_ms=1.23456).to_line()
+    assert "\n" not in line
+    assert "é" in line
+    assert json.loads(line) == {
+        "id": "1",
+        "name": "read_file",
+        "content": "é\n☃",
+        "is_error": False,
+        "code": None,
+        "structured": None,
+        "truncated": False,
+        "total_bytes": None,
+        "spill": None,
+        "duration_ms": 1.235,
+        "details": None,
+    }
+
+
+def test_a_name_that_is_no_utf8_survives_the_line() -> None:
+    """Statement G8: undecodable names come back as the same bytes."""
+    name = b"a\xff.txt".decode("utf-8", "surrogateescape")
+    line = Result("1", "glob", name).to_line()
+    assert json.loads(line.encode())["content"].encode("utf-8", "surrogateescape") == b"a\xff.txt"
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("64", 64), ("2g", 2 << 30), ("512M", 512 << 20), ("1.5k", 1536), ("64MiB", 64 << 20), (7, 7)],
+)
+def test_sizes_are_read_in_powers_of_1024(text: str | int, size: int) -> None:
+    """`2g`, `512m` and the like, as container tools write them."""
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "g", "-1g", "2x", "2 g b", "1e9", "²g"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    """A size that can't be read is named."""
+    with pytest.raises(ConfigError, match="is not a size"):
+        parse_size(text)
+
+
+def test_every_fault_of_a_specification_is_found_at_once() -> None:
+    """A person mends all of it in one go."""
+    limits = Limits(memory="1m", cpus=0, pids=1, call_timeout=0, max_seconds=-1)
+    spec = LoopSpec("/nonexistent", limits, exec_id="No!", uid=-1, environment={"A-B": "x"})
+    named = [fault.partition(":")[0] for fault in spec.faults()]
+    assert named == [
+        *("memory", "cpus", "pids", "call_timeout", "max_seconds"),
+        *("environment", "worktree", "exec_id", "uid"),
+    ]
+
+
+def test_reserved_and_impossible_variables_are_refused() -> None:
+    """The call's marker is ours; a NUL ends a variable."""
+    assert len(environment_faults({"EXECUTOR_CALL": "x", "A": "a\0b", "1A": "", "OK": "="})) == 3
