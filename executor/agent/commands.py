@@ -6,6 +6,7 @@ import os
 import re
 import select
 import signal
+import stat
 import time
 from contextlib import suppress
 
@@ -31,6 +32,10 @@ MAX_DRAINS = 256
 """Pipes held open by background processes of ended calls."""
 SETTLE = 0.02
 """Seconds between two looks at what is left of a call that is being ended."""
+COALESCE = 0.002
+"""Seconds in which the ends of several processes lead to one look."""
+MAX_DOUBTS = 5
+"""Looks that may miss or find something after the KILL before everything is frozen."""
 GIVE_UP = 5.0
 """Seconds after the KILL that a process in uninterruptible sleep may hold up the answer."""
 
@@ -103,6 +108,10 @@ class Commands:
         self.environment: dict[str, str] = settings["environment"]
         self.cwd = self.root
         self.jobs: dict[int, Job] = {}
+        self.ending: dict[int, Job] = {}
+        self.last_channel = 0
+        self.attribution = processes.Attribution(self.box)
+        self.sweep_timer: Timer | None = None
         self.drains: list[int] = []
         self.memory_kills = counters.memory_kills()
         self.refused_forks = counters.refused_forks()
@@ -152,6 +161,70 @@ class Commands:
             select.select([], [], [], 0.005)
         return True
 
+    def sweep_after(self, seconds: float) -> None:
+        """Look after the calls that are being ended: once for all of them, and soon."""
+        if self.sweep_timer is not None:
+            if self.sweep_timer.at <= time.monotonic() + seconds:
+                return
+            self.service.drop(self.sweep_timer)
+        self.sweep_timer = self.service.after(seconds, self._sweep)
+
+    def _sweep(self) -> None:
+        """Ask, then kill, then answer: what every call that is being ended needs now."""
+        self.sweep_timer = None
+        now = time.monotonic()
+        look = processes.Look()
+        left = self._left(look)
+        for job in self.ending.values():
+            if not job.is_asked:
+                job.ask(left[job])
+        due = [job for job in self.ending.values() if now >= job.kill_at]
+        self._kill(look, [pid for job in due for pid in left[job]])
+        if doubtful := [job for job in due if job.doubts > MAX_DOUBTS]:
+            look, left = self._sweep_frozen(due)
+            for job in doubtful:
+                job.doubts -= 5 * MAX_DOUBTS  # a process that can't die is not worth a freeze
+        for job in list(self.ending.values()):
+            job.judge(len(left[job]), look.is_exact, now)
+        if self.ending:
+            self.sweep_after(SETTLE)
+        else:
+            self.attribution.clear()
+
+    def _left(self, look: processes.Look) -> dict[Job, list[int]]:
+        running = [owner for job in self.jobs.values() if (owner := job.owner) is not None]
+        running += [
+            processes.Owner(call.pid, f"{self.box}-task", 0)
+            for call in self.service.calls.values()
+            if not isinstance(call, Job) and call.pid
+        ]
+        ending = [owner for job in self.ending.values() if (owner := job.owner) is not None]
+        owned = self.attribution.owned(look, running, ending, self.last_channel)
+        return {job: owned[job.owner] for job in self.ending.values() if job.owner is not None}
+
+    def _kill(self, look: processes.Look, pids: list[int]) -> None:
+        if processes.IS_INIT and pids and len(pids) == len(look.processes):
+            pids = [-1]  # all of the box: at once, and without a race
+        for pid in pids:
+            processes.send(pid, signal.SIGKILL)
+
+    def _sweep_frozen(self, due: list[Job]) -> tuple[processes.Look, dict[Job, list[int]]]:
+        """Something forks all the time: stop everything, so that nothing can be missed.
+
+        The last resort, since the box's innocent processes are stopped for a moment too.
+        """
+        if not processes.IS_INIT:
+            look = processes.Look()
+            look.is_exact = True
+            return look, self._left(look)
+        look, stopped = processes.freeze()
+        left = self._left(look)
+        doomed = {pid for job in due for pid in left[job]}
+        for pid in doomed:
+            processes.send(pid, signal.SIGKILL)
+        processes.thaw(look, doomed | stopped)
+        return look, left
+
     def drain(self, descriptor: int) -> None:
         """Keep reading what a background process prints: a closed pipe would end it."""
         if len(self.drains) >= MAX_DRAINS:
@@ -176,13 +249,15 @@ class Commands:
     def enter(self, wanted: str | None, notes: list[str]) -> str:
         """The directory that a command begins in; falls back to the root and says so."""
         directory = self.cwd if wanted is None else os.path.normpath(f"{self.root}/{wanted}")
-        if os.path.isdir(directory):
+        is_there = os.path.isdir(directory)
+        if is_there and os.access(directory, os.X_OK):
             return directory
+        if wanted is not None and is_there:
+            raise Failure("PERMISSION_DENIED", f"{directory} may not be entered")
         if wanted is not None:
             raise Failure("FILE_NOT_FOUND", f"{directory} is not a directory")
-        notes.append(
-            f"the working directory {directory} no longer exists; this command ran in {self.root}"
-        )
+        reason = "may not be entered" if is_there else "no longer exists"
+        notes.append(f"the working directory {directory} {reason}; this command ran in {self.root}")
         self.cwd = self.root
         return self.root
 
@@ -230,6 +305,9 @@ class Job:
         self.interpreter: str | None = None
         self.status: int | None = None
         self.ending: str | None = None
+        self.is_asked = False
+        self.doubts = 0
+        self.kill_at = self.give_up_at = 0.0
         self.owner: processes.Owner | None = None
         self.timer: Timer | None = None
         self.begun = time.monotonic()
@@ -245,6 +323,7 @@ class Job:
         commands = self.commands
         directory = commands.enter(arguments.get("cwd"), self.notes)
         marker = f"{commands.box}-{self.channel}"
+        commands.last_channel = self.channel
         environment = {**commands.environment, "PWD": directory, **arguments["environment"]}
         environment[processes.MARKER] = marker
         command: str | None = arguments.get("command")
@@ -321,12 +400,12 @@ class Job:
         if b"\0" in text:
             raise Failure("INVALID_ARGUMENTS", "command: holds a NUL character")
         if changes_directory(command):
-            self.cwd_file = os.path.join(self.commands.scratch, f"cwd-{self.channel}")
-            self.files.append(self.cwd_file)
+            self.cwd_file = self._own_path("cwd")
             # On the command's own first line, so that the shell's line numbers are right.
             builtin = "builtin " if self.shell == "bash" else ""
             self.prefix = (
-                f"trap '{{ set +x; {builtin}pwd -P >|{self.cwd_file}; }} 2>/dev/null || :' EXIT; "
+                f"trap '{{ set +x; {builtin}pwd -P >|{self.cwd_file} || "
+                f"echo ? >|{self.cwd_file}; }} 2>/dev/null || :' EXIT; "
             ).encode()
             text = self.prefix + text
         self.program = shell
@@ -334,11 +413,18 @@ class Job:
             return [self.shell, "-c", os.fsdecode(text)]
         return [self.shell, self._write_file("command", ".sh", text)]
 
-    def _write_file(self, name: str, suffix: str, content: bytes) -> str:
-        path = os.path.join(self.commands.scratch, f"{name}-{self.channel}{suffix}")
+    def _own_path(self, name: str, suffix: str = "") -> str:
+        """A path that nobody has put a trap at: commands may write where the agent does."""
+        unguessed = os.urandom(6).hex()
+        path = os.path.join(self.commands.scratch, f"{name}-{unguessed}{suffix}")
         self.files.append(path)
+        return path
+
+    def _write_file(self, name: str, suffix: str, content: bytes) -> str:
+        path = self._own_path(name, suffix)
         try:
-            with open(path, "wb") as file:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            with open(os.open(path, flags | os.O_NONBLOCK, 0o600), "wb") as file:
                 file.write(content)
         except OSError as error:
             raise Failure(
@@ -415,7 +501,7 @@ class Job:
         if self.ending is None:
             self._finish()
         else:
-            self._check_rest()
+            self.commands.sweep_after(COALESCE)
 
     def cancel(self) -> None:
         """The host wants no answer but that it ended."""
@@ -426,61 +512,76 @@ class Job:
         if self.ending is not None or self.channel not in self.commands.jobs:
             return
         self.ending = reason
-        processes.terminate(self._owner(), self._others())
         self.kill_at = time.monotonic() + self.grace
         self.give_up_at = self.kill_at + GIVE_UP
-        self._check_rest()
+        self.commands.ending[self.channel] = self
+        self.commands.sweep_after(0)
 
-    def _check_rest(self) -> None:
-        """Look whether anything of the call is left, and what is to be done about it."""
-        if self.channel not in self.commands.jobs:
-            return
-        now = time.monotonic()
-        left = len(processes.members(self._owner(), self._others(), processes.scan()))
-        if now >= self.kill_at or not left:
-            left = processes.kill(self._owner(), self._others())
-        if not left and self.status is not None:
+    def ask(self, pids: list[int]) -> None:
+        """TERM to every process of the call, to stopped ones too."""
+        self.is_asked = True
+        for pid in pids:
+            processes.send(pid, signal.SIGTERM)
+            processes.send(pid, signal.SIGCONT)
+
+    def judge(self, left: int, is_exact: bool, now: float) -> None:
+        """Answer when nothing of the call is left, or when it can't be helped.
+
+        Args:
+            left: its processes that were seen.
+            is_exact: nothing can have been missed.
+            now: of the monotonic clock.
+        """
+        if left or not is_exact:
+            self.doubts += now >= self.kill_at or not left
+        elif self.status is not None:
             self._finish()
-        elif now >= self.give_up_at:
+            return
+        if now >= self.give_up_at:
             self.notes.append(f"{left} processes could not be ended; they are stuck in the kernel")
             self._finish()
-        else:
-            self.service.after(SETTLE, self._check_rest)
-
-    def _owner(self) -> processes.Owner:
-        assert self.owner is not None, "only a started job is stopped"
-        return self.owner
-
-    def _others(self) -> list[processes.Owner]:
-        running = [job.owner for job in self.commands.jobs.values() if job is not self]
-        tasks = [
-            processes.Owner(call.pid, f"{self.commands.box}-task", 0)
-            for call in self.service.calls.values()
-            if not isinstance(call, Job) and call.pid
-        ]
-        return [owner for owner in running if owner is not None] + tasks
 
     def _finish(self) -> None:
-        self._read_rest()
         del self.commands.jobs[self.channel]
-        self._take_directory()
-        value, data = self._outcome()
-        self.release()
-        self.service.reply(self.channel, value, data)
+        self.commands.ending.pop(self.channel, None)
+        try:
+            self._read_rest()
+            self._take_directory()
+            value, data = self._outcome()
+        except Exception as error:
+            failure = Failure("INTERNAL", f"the agent lost the outcome: {error!r:.300}")
+            self.service.fail(self.channel, failure)
+        else:
+            self.service.reply(self.channel, value, data)
+        finally:
+            self.release()
 
     def _take_directory(self) -> None:
         """Learn where the shell ended; one that was killed or replaced could not say it."""
-        directory = os.fsencode(self.commands.cwd) + b"\n"
-        if self.cwd_file:
-            try:
-                with open(self.cwd_file, "rb") as file:
-                    directory = file.read(1 << 16)
-            except OSError:
-                if self.ending is not None:
-                    self.notes.append(f"the working directory stays {self.commands.cwd}")
-        if not os.path.isdir(directory[:-1]):
-            directory = b""
-        self.commands.leave(os.fsdecode(directory[:-1]), self.notes)
+        directory = self._said_directory() if self.cwd_file else None
+        if directory is None:
+            directory = self.commands.cwd
+            if self.cwd_file and self.ending is not None:
+                self.notes.append(f"the working directory stays {directory}")
+        self.commands.leave(directory if os.path.isdir(directory) else "", self.notes)
+
+    def _said_directory(self) -> str | None:
+        """What the shell wrote as its last word; empty if its directory was deleted."""
+        try:
+            flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+            file = os.open(self.cwd_file, flags)
+        except OSError:
+            return None
+        try:
+            # A pipe that the command has put there would have nobody at its other end.
+            said = os.read(file, 1 << 16) if stat.S_ISREG(os.fstat(file).st_mode) else b""
+        except OSError:
+            said = b""
+        finally:
+            os.close(file)
+        if said == b"?\n":
+            return ""
+        return os.fsdecode(said[:-1]) if said.startswith(b"/") and said.endswith(b"\n") else None
 
     def release(self) -> None:
         """Free files, pipes and the timer."""
@@ -503,14 +604,16 @@ class Job:
     def abandon(self) -> None:
         """The box ends; outside a container its processes must be ended one by one."""
         if not processes.IS_INIT and self.owner is not None:
-            processes.kill(self.owner, [])
+            look = processes.Look()
+            owned = self.commands.attribution.owned(look, [self.owner], [], 0)
+            self.commands._kill(look, owned[self.owner])
         self.release()
 
     def _outcome(self) -> tuple[dict[str, Any], bytes]:
         status = self.status
         value: dict[str, Any] = {
             "exit_code": status if status is not None and status >= 0 else None,
-            "signal": signal.Signals(-status).name if status is not None and status < 0 else None,
+            "signal": processes.signal_name(-status) if status is not None and status < 0 else None,
             "timed_out": self.ending == "timeout",
             "cancelled": self.ending == "cancel",
             "cwd": self.commands.cwd,

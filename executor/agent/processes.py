@@ -47,7 +47,9 @@ def spawn(
 
     Raises:
         OSError: the program can't be started; `EAGAIN` is the process limit.
+        Failure: the program's file is leased: starting it would hold up the agent.
     """
+    _refuse_lease(program)
     os.chdir(directory)
     try:
         pid = os.posix_spawn(
@@ -66,6 +68,21 @@ def spawn(
         os.chdir("/")
     _prefer_as_victim(pid)
     return pid
+
+
+def _refuse_lease(program: str) -> None:
+    """A lease of another process makes every ordinary open wait, for 45 s by default.
+
+    There is a moment between this look and the start; the system call filter is what
+    closes it, by refusing leases.
+    """
+    try:
+        os.close(os.open(program, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    except BlockingIOError as error:
+        message = f"{program} is held by another process (a lease); end that process"
+        raise Failure("EXECUTION_ERROR", message) from error
+    except OSError:
+        pass  # a program may be started without being readable
 
 
 def _prefer_as_victim(pid: int) -> None:
@@ -100,7 +117,7 @@ def reap() -> list[tuple[int, int]]:
 class Process:
     """One line of `/proc`, as far as attribution needs it."""
 
-    __slots__ = ("_marker", "group", "parent", "pid", "session", "start", "state")
+    __slots__ = ("group", "marker", "parent", "pid", "session", "start", "state")
 
     def __init__(self, pid: int, fields: list[bytes]) -> None:
         self.pid = pid
@@ -109,17 +126,45 @@ class Process:
         self.group = int(fields[2])
         self.session = int(fields[3])
         self.start = int(fields[19])
-        self._marker: str | None = None
+        self.marker: str | None = None
 
-    @property
-    def marker(self) -> str:
-        """The call that its environment names; empty if it shows none."""
-        if self._marker is None:
-            prefix = MARKER.encode() + b"="
-            entries = _read(f"/proc/{self.pid}/environ").split(b"\0")
-            found = [entry[len(prefix) :] for entry in entries if entry.startswith(prefix)]
-            self._marker = found[0].decode("utf-8", "replace") if found else ""
-        return self._marker
+
+class Look:
+    """One look at every process but the agent and the dead ones.
+
+    Attributes:
+        processes: by pid.
+        is_exact: nothing was started while the look lasted, so nothing was missed. A
+            process that forks in each generation may never be there when its turn comes.
+    """
+
+    __slots__ = ("is_exact", "processes")
+
+    def __init__(self) -> None:
+        before = _last_pid()
+        self.processes = scan()
+        # Outside a container the whole machine starts processes, and nothing is at stake.
+        self.is_exact = not IS_INIT or (bool(before) and before == _last_pid())
+
+    def youngest_first(self) -> list[int]:
+        """The pids, every process before its parent."""
+        depths: dict[int, int] = {}
+        for start in self.processes:
+            line = []
+            pid = start
+            while pid in self.processes and pid not in depths:
+                depths[pid] = 0  # a reused pid could look like a cycle
+                line.append(pid)
+                pid = self.processes[pid].parent
+            base = depths.get(pid, 0)
+            for distance, member in enumerate(reversed(line), 1):
+                depths[member] = base + distance
+        return sorted(self.processes, key=lambda pid: -depths[pid])
+
+
+def _last_pid() -> bytes:
+    """The number that was given to the newest process of this pid namespace."""
+    return _read("/proc/loadavg").rpartition(b" ")[2].strip()
 
 
 def scan() -> dict[int, Process]:
@@ -160,59 +205,109 @@ class Owner:
         start: ticks; nothing that began earlier belongs to it.
     """
 
-    __slots__ = ("known", "leader", "marker", "start")
+    __slots__ = ("leader", "marker", "start")
 
     def __init__(self, leader: int, marker: str, start: int) -> None:
         self.leader = leader
         self.marker = marker
         self.start = start
-        self.known: set[tuple[int, int]] = set()
-
-    def has(self, process: Process) -> bool:
-        """Whether the process by itself shows that it belongs here."""
-        return (
-            self.leader in (process.session, process.group)
-            or (process.pid, process.start) in self.known
-            or process.marker == self.marker
-        )
-
-    def is_of_sibling(self, process: Process) -> bool:
-        """Whether it carries the marker of another call of this box."""
-        box = self.marker.partition("-")[0] + "-"
-        return process.marker != self.marker and process.marker.startswith(box)
 
 
-def members(owner: Owner, others: list[Owner], processes: dict[int, Process]) -> dict[int, Process]:
-    """The processes of one call: by session, marker, parent, or as orphans of its time.
+class Attribution:
+    """Says for each process which of the running calls it belongs to.
 
-    A hostile command can shed every one of these but the time; then an orphan that no
-    other call can claim and that is not older than the call is taken to be its own.
-    Best effort: the box is the bound.
+    By session, group, marker and parent. A hostile command can shed all of these; then
+    an orphan that no running call can claim, and that is not older than a call which is
+    being ended, is taken to be of the youngest such call. Best effort: the box is the
+    bound.
+
+    Args:
+        box: what the markers of this box begin with.
     """
-    verdicts: dict[int, bool] = {}
 
-    def is_member(process: Process) -> bool:
-        verdict = verdicts.get(process.pid)
-        if verdict is None:
-            verdicts[process.pid] = False  # a cycle can't be; a reused pid could look like one
-            verdict = verdicts[process.pid] = judge(process)
-        return verdict
+    def __init__(self, box: str) -> None:
+        self._prefix = f"{box}-"
+        self._known: dict[tuple[int, int], Owner] = {}
+        self._markers: dict[tuple[int, int], str] = {}
 
-    def judge(process: Process) -> bool:
-        if process.start < owner.start:
-            return False
-        if owner.has(process):
-            return True
-        if owner.is_of_sibling(process) or any(other.has(process) for other in others):
-            return False
-        parent = processes.get(process.parent)
-        if parent is not None:
-            return is_member(parent)
-        return IS_INIT and process.parent == 1
+    def clear(self) -> None:
+        """Forget what was seen, when no call is being ended."""
+        self._known.clear()
+        self._markers.clear()
 
-    found = {pid: process for pid, process in processes.items() if is_member(process)}
-    owner.known.update((process.pid, process.start) for process in found.values())
-    return found
+    def owned(
+        self, look: Look, running: list[Owner], ending: list[Owner], last_channel: int
+    ) -> dict[Owner, list[int]]:
+        """The processes of every call, by its owner.
+
+        Args:
+            look: the processes that there are.
+            running: every call that has no answer yet.
+            ending: those of them that are being ended.
+            last_channel: the newest call; a marker that names a later one is a forgery.
+        """
+        leaders = {owner.leader: owner for owner in running}
+        markers = {owner.marker: owner for owner in running}
+        youngest = sorted(ending, key=lambda owner: -owner.start)
+        verdicts: dict[int, Owner | None] = {}
+
+        def judge(process: Process) -> Owner | None:
+            """Climbs to the first ancestor of which something is known."""
+            line: list[Process] = []
+            verdict: Owner | None = None
+            while process.pid not in verdicts:
+                verdicts[process.pid] = verdict = self._evident(process, leaders, markers)
+                if verdict is not None or self._is_of_ended_call(process, last_channel):
+                    break
+                line.append(process)
+                parent = look.processes.get(process.parent)
+                if parent is None:
+                    if IS_INIT and process.parent == 1:
+                        verdict = next((o for o in youngest if o.start <= process.start), None)
+                    break
+                process = parent
+            else:
+                verdict = verdicts[process.pid]
+            for member in reversed(line):
+                if verdict is not None and member.start < verdict.start:
+                    verdict = None
+                verdicts[member.pid] = verdict
+            return verdict
+
+        found: dict[Owner, list[int]] = {owner: [] for owner in running}
+        for process in look.processes.values():
+            owner = judge(process)
+            if owner is not None:
+                self._known[process.pid, process.start] = owner
+                found[owner].append(process.pid)
+        return found
+
+    def _evident(
+        self, process: Process, leaders: dict[int, Owner], markers: dict[str, Owner]
+    ) -> Owner | None:
+        owner = leaders.get(process.session) or leaders.get(process.group)
+        if owner is None:
+            owner = self._known.get((process.pid, process.start))
+        if owner is None or markers.get(owner.marker) is not owner:
+            owner = markers.get(self._marker(process))
+        return owner if owner is not None and process.start >= owner.start else None
+
+    def _is_of_ended_call(self, process: Process, last_channel: int) -> bool:
+        """Whether it is a background process of a call that has had its answer."""
+        channel = self._marker(process).removeprefix(self._prefix)
+        return channel.isdecimal() and len(channel) < 12 and int(channel) <= last_channel
+
+    def _marker(self, process: Process) -> str:
+        key = process.pid, process.start
+        marker = self._markers.get(key)
+        if marker is None:
+            prefix = MARKER.encode() + b"="
+            entries = _read(f"/proc/{process.pid}/environ").split(b"\0")
+            found = [entry[len(prefix) :] for entry in entries if entry.startswith(prefix)]
+            marker = found[0].decode("utf-8", "replace") if found else ""
+            if marker:  # one that has not yet called exec shows nothing, for the moment
+                self._markers[key] = marker
+        return marker
 
 
 # ─── ending ─────────────────────────────────────────────────────────────────────────
@@ -224,55 +319,37 @@ def send(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def terminate(owner: Owner, others: list[Owner]) -> None:
-    """Ask every process of a call to end, stopped ones too."""
-    for pid in members(owner, others, scan()):
-        send(pid, signal.SIGTERM)
-        send(pid, signal.SIGCONT)
-
-
-def kill(owner: Owner, others: list[Owner]) -> int:
-    """End every process of a call at once; the number that was still there.
-
-    A plain look at `/proc` misses a process that forks and calls setsid in each
-    generation: it may never be there when its turn comes. So nothing is believed to be
-    gone on a plain look. Either all of the box goes in one `kill(-1)`, or, if something
-    else runs there, everything is frozen, looked at, and the rest is let go again.
-    """
-    processes = scan()
-    found = members(owner, others, processes)
-    if not IS_INIT:
-        for pid in found:
-            send(pid, signal.SIGKILL)
-    elif not others and len(found) == len(processes):
-        send(-1, signal.SIGKILL)
-    else:
-        found = _kill_frozen(owner, others, processes)
-    return len(found)
-
-
-def _kill_frozen(
-    owner: Owner, others: list[Owner], before: dict[int, Process]
-) -> dict[int, Process]:
-    stopped = {pid for pid, process in before.items() if process.state in _STILL}
+def freeze() -> tuple[Look, set[int]]:
+    """Stop everything in the box; the look at it, and what had been stopped before."""
+    stopped = {pid for pid, process in scan().items() if process.state in _STILL}
     for _ in range(MAX_FREEZES):
         send(-1, signal.SIGSTOP)
-        processes = scan()
-        if all(process.state in _STILL for process in processes.values()):
+        look = Look()
+        if all(process.state in _STILL for process in look.processes.values()):
             break  # otherwise one was not yet stopped, or another woke it up in time
-    found = members(owner, others, processes)
-    for pid in found:
-        send(pid, signal.SIGKILL)
-    for pid in processes:
-        if pid not in found and pid not in stopped:
+    look.is_exact = True
+    return look, stopped
+
+
+def thaw(look: Look, but: set[int]) -> None:
+    """Let everything go on. Children first: a shell would notice a child that is stopped."""
+    for pid in look.youngest_first():
+        if pid not in but:
             send(pid, signal.SIGCONT)
-    return found
 
 
 def kill_everything() -> None:
     """The loop is over: nothing that it started may live on."""
     if IS_INIT:
         send(-1, signal.SIGKILL)
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL` and the like; real-time signals have no names of their own."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"SIGRTMIN+{number - signal.SIGRTMIN}"
 
 
 def start_failure(error: OSError, program: str) -> Failure:

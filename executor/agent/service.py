@@ -14,6 +14,7 @@ import select
 import signal
 import sys
 import time
+from collections import deque
 from contextlib import suppress
 
 from . import frame, processes
@@ -83,6 +84,7 @@ class Service:
         self.waiting_bytes = 0
         self.runnable: list[Task] = []
         self.parser = Parser(frame.TO_AGENT)
+        self.frames: deque[tuple[int, int, bytes]] = deque()
         self.unsent = bytearray()
         self.input_paused = False
         self.lease = DEFAULT_LEASE
@@ -134,18 +136,31 @@ class Service:
         """One turn of the loop."""
         for descriptor, events in self.poll.poll(self._patience()):
             reaction = self.reactions.get(descriptor)
-            if reaction is not None:
-                reaction(events)
+            if reaction is not None and not self._survives(reaction, events):
+                self.forget(descriptor)  # it would fail again at once, and for ever
         now = time.monotonic()
         while self.timers and self.timers[0].at <= now:
             action = heapq.heappop(self.timers).action
             if action is not None:
-                action()
-        if self.runnable:
+                self._survives(action)
+        if self.runnable and len(self.unsent) <= PAUSE_INPUT:
             self._advance_tasks()
 
+    def _survives(self, action: Callable[..., None], *arguments: int) -> bool:
+        """Do something; a fault of ours in one call must not end all the others."""
+        try:
+            action(*arguments)
+        except Exception as error:
+            where = error.__traceback__
+            while where is not None and where.tb_next is not None:
+                where = where.tb_next
+            line = where.tb_lineno if where is not None else 0
+            sys.stderr.write(f"executor agent: {error!r:.500} at line {line}\n")
+            return False
+        return True
+
     def _patience(self) -> float:
-        if self.runnable:
+        if self.runnable and len(self.unsent) <= PAUSE_INPUT:
             return 0
         return max(0.0, self.timers[0].at - time.monotonic()) if self.timers else -1
 
@@ -155,7 +170,7 @@ class Service:
         for pid, status in processes.reap():
             ended = self.children.pop(pid, None)
             if ended is not None:  # otherwise an orphan, and reaping it was all
-                ended(status)
+                self._survives(ended, status)
 
     # ── the stream ──
 
@@ -170,8 +185,16 @@ class Service:
             self.end("the stream ended")
         self.heard = time.monotonic()
         try:
-            for kind, channel, payload in self.parser.feed(data):
-                self._on_frame(kind, channel, payload)
+            self.frames += self.parser.feed(data)
+        except FrameError as error:
+            self.fatal(f"unreadable input: {error}")
+        self._take_frames()
+
+    def _take_frames(self) -> None:
+        """Act on what was read, for as long as the host takes our answers."""
+        try:
+            while self.frames and len(self.unsent) <= PAUSE_INPUT:
+                self._on_frame(*self.frames.popleft())
         except (FrameError, ValueError, KeyError, TypeError, AttributeError) as error:
             self.fatal(f"unreadable input: {type(error).__name__}: {error}")
 
@@ -231,6 +254,8 @@ class Service:
         if not self.unsent:
             self.forget(self.sink)
         if self.input_paused and len(self.unsent) < PAUSE_INPUT // 4:
+            self._take_frames()
+        if self.input_paused and len(self.unsent) < PAUSE_INPUT // 4:
             self.input_paused = False
             self.watch(self.source, select.EPOLLIN, self._on_input)
 
@@ -246,7 +271,7 @@ class Service:
             self.end(f"no word from the host for {self.lease:.0f} s")
         self.after(1.0, self._check_lease)
 
-    def fatal(self, reason: str) -> None:
+    def fatal(self, reason: str) -> NoReturn:
         """Say why and end: the host broke the protocol."""
         self._write(encode_json(frame.FATAL, 0, {"reason": reason[:1000]}))
         self.end(reason)
@@ -332,7 +357,11 @@ class Service:
     def reply(self, channel: int, value: dict[str, Any], data: bytes = b"") -> None:
         """End a call with its answer."""
         self.calls.pop(channel, None)
-        tail = encode_json(frame.REPLY, channel, {"ok": value})
+        try:
+            tail = encode_json(frame.REPLY, channel, {"ok": value})
+        except FrameError as error:
+            self.fail(channel, Failure("INTERNAL", f"the answer is too long: {error}"))
+            return
         if len(data) <= frame.MAX_PAYLOAD:
             self.send(encode(frame.DATA, channel, data) + tail if data else tail)
             return
@@ -344,7 +373,12 @@ class Service:
         """End a call with an error."""
         self.calls.pop(channel, None)
         error = {"code": failure.code, "message": failure.message, "details": failure.details}
-        self.send(encode_json(frame.REPLY, channel, {"error": error}))
+        try:
+            reply = encode_json(frame.REPLY, channel, {"error": error})
+        except FrameError:
+            error |= {"message": failure.message[:2000], "details": None}
+            reply = encode_json(frame.REPLY, channel, {"error": error})
+        self.send(reply)
 
     # ── operations that take several steps ──
 

@@ -39,14 +39,14 @@ class Spool:
             if self.total <= MEMORY:
                 self._memory += data
                 return
-            self._leave_memory(start)
+            self._leave_memory(data)
         if self._file >= 0:
             try:
                 self._put(start, data)
                 return
             except OSError:
                 self._keep_in_memory(start)
-        self._tail += data[-MEMORY:]
+        self._tail += data
         if len(self._tail) > 2 * MEMORY:
             del self._tail[:-MEMORY]
 
@@ -58,7 +58,7 @@ class Spool:
                 return kept, b""
             return kept[:head], kept[len(kept) - tail :] if tail else b""
         if self._file < 0:
-            return bytes(self._stored_head[:head]), bytes(self._tail[-tail:]) if tail else b""
+            return self._ends_in_memory(head, tail)
         head, tail = min(head, self._cap // 2), min(tail, self._cap // 2)
         if self.total <= head + tail:
             return self._get(0, self.total), b""
@@ -72,28 +72,38 @@ class Spool:
 
     # ── the file ──
 
-    def _leave_memory(self, start: int) -> None:
-        """Move what is in memory to the file, or keep it as the head if there can be none."""
+    def _ends_in_memory(self, head: int, tail: int) -> tuple[bytes, bytes]:
+        """The ends where there is no file: both were kept, and they may meet."""
+        first = self._stored_head[:head]
+        kept = len(self._tail)
+        after_first = max(0, self.total - len(first))
+        if kept >= after_first and after_first <= tail:
+            return first + bytes(self._tail[kept - after_first :]), b""
+        tail = min(tail, kept, after_first)
+        return first, bytes(self._tail[kept - tail :])
+
+    def _leave_memory(self, data: bytes) -> None:
+        """Move what is in memory to the file, or go on without one. `data` comes next."""
         kept = bytes(self._memory or b"")
         self._memory = None
-        self._stored_head = kept
+        self._stored_head = kept + data[: MEMORY - len(kept)]
+        self._tail = bytearray(kept)
         try:
             self._file = os.open(self._directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
             self._put(0, kept)
         except OSError:
-            self._keep_in_memory(start)
+            self.close()
+        else:
+            self._tail.clear()
 
     def _keep_in_memory(self, position: int) -> None:
         """The file can take no more (full tmpfs): go on with 64 KiB of head and of tail."""
-        if self._file >= 0:
-            kept = min(position, MEMORY)
-            try:
-                self._tail = bytearray(self._get(position - kept, kept))
-            except OSError:
-                self._tail = bytearray()
-            self.close()
-        else:
-            self._tail = bytearray(self._stored_head)
+        kept = min(position, MEMORY)
+        try:
+            self._tail = bytearray(self._get(position - kept, kept))
+        except OSError:
+            self._tail = bytearray()
+        self.close()
 
     def _place(self, position: int) -> tuple[int, int]:
         """Where the output's byte `position` is in the file, and how far one piece goes."""

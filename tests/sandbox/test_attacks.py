@@ -1,0 +1,168 @@
+"""Attacks of one command on the agent and on its neighbours: each was a fault once."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+
+from executor.errors import Code, ToolError
+from executor.model import Limits
+from tests.conftest import docker_box
+from tests.driver import Box, LoopThread
+
+
+FIND = "f=$(trap -p EXIT | grep -o '/run/executor/cwd-[0-9a-f]*' | head -1)"
+"""How a command learns where the agent will read its directory."""
+
+
+def test_an_end_by_a_nameless_signal_is_told(container: Box) -> None:
+    """A real-time signal has a number only; the agent lives through it."""
+    assert container.run("kill -40 $$").value["signal"] == "SIGRTMIN+6"
+    assert container.run("echo next").out == b"next\n"
+
+
+def test_a_trap_at_the_agents_own_files_holds_nothing_up(container: Box) -> None:
+    """A command that puts a pipe where its directory is written only loses the directory."""
+    ran = container.run(f"{FIND}; trap - EXIT; mkfifo $f")
+    assert (ran.code, ran.value["cwd"]) == (0, "/workspace")
+    names = "for i in $(seq 60); do mkfifo /run/executor/script-$i.py /run/executor/cwd-$i; done"
+    container.run(names)
+    ran = container.run(None, argv=["python3"], script=".py", body=b"print(1)")
+    assert ran.out == b"1\n"
+    assert container.run("cd .; echo ok").out == b"ok\n"
+    container.run("rm -f /run/executor/script-* /run/executor/cwd-*")
+
+
+def test_a_lie_about_the_directory_is_no_directory(container: Box) -> None:
+    """What a command writes in the agent's file is a directory, or it is ignored."""
+    ran = container.run(f"{FIND}; trap - EXIT; head -c 100000 /dev/urandom > $f")
+    assert ran.value["cwd"] == "/workspace"
+
+
+def test_a_directory_that_may_not_be_entered_is_left(container: Box) -> None:
+    """The next command begins at the root and says why; a named directory is an error."""
+    container.run("mkdir -p closed; cd closed; chmod 000 .")
+    ran = container.run("pwd")
+    assert ran.out == b"/workspace\n"
+    assert "may not be entered" in ran.value["notes"][0]
+    with pytest.raises(ToolError, match="may not be entered") as caught:
+        container.run("pwd", cwd="closed")
+    assert caught.value.code is Code.PERMISSION_DENIED
+    container.run("chmod 755 closed")
+
+
+def test_a_hundred_calls_that_end_at_once_cost_nobody_the_box(
+    loop_thread: LoopThread, tmp_path: Path
+) -> None:
+    """One look serves all calls that are being ended: the agent goes on answering."""
+    box = docker_box(loop_thread, tmp_path, Limits(memory="1g", pids=512), "crowd")
+    futures = [box.start("sleep 994 & sleep 994", 2, grace=1.0) for _ in range(120)]
+    while not all(future.done() for future in futures):
+        assert box.run("echo here").out == b"here\n"
+    assert all(future.result().value["timed_out"] for future in futures)
+    assert box.run("ps ax -o args | grep -c '[s]leep 994'").out == b"0\n"
+
+
+def test_job_control_beside_a_timeout_is_not_disturbed(container: Box) -> None:
+    """Ending one call must not show another call's children as stopped."""
+    container.run("rm -f stop")
+    watched = container.start(
+        "set -m; while [ ! -e stop ]; do sleep 0.2; c=$?; [ $c = 0 ] || echo wrong $c; done"
+    )
+    for _ in range(4):
+        assert container.run("sleep 993 & sleep 993", 0.3).value["timed_out"]
+    container.run("touch stop")
+    ran = watched.result(30)
+    assert (ran.out, ran.err) == (b"", b"")
+
+
+def test_a_forged_marker_of_a_later_call_protects_nothing(container: Box) -> None:
+    """Only calls that there were can have background processes."""
+    command = "EXECUTOR_CALL=${EXECUTOR_CALL%-*}-999999 setsid sleep 992 & sleep 60"
+    assert container.run(command, 0.5).value["timed_out"]
+    assert container.run("ps ax -o args | grep -c '[s]leep 992'").out == b"0\n"
+
+
+def test_a_very_deep_tree_of_processes_is_ended(loop_thread: LoopThread, tmp_path: Path) -> None:
+    """Four hundred generations that all wait: the agent climbs them without recursion."""
+    box = docker_box(loop_thread, tmp_path, Limits(memory="1g", pids=512), "deep")
+    code = (
+        "import os, time\n"
+        "for _ in range(400):\n"
+        "    if os.fork(): os.wait(); os._exit(0)\n"
+        "open('bottom', 'w').close()\n"
+        "time.sleep(60)\n"
+    )
+    future = box.start(None, 3, argv=["python3"], script=".py", body=code.encode())
+    assert future.result(60).value["timed_out"]
+    assert (box.root / "bottom").exists()
+    assert box.run("ps ax | wc -l").out.strip() < b"6"
+
+
+@pytest.mark.parametrize("spoiler", ["chmod 000 /run/executor", "cat /dev/zero > /run/executor/x"])
+def test_output_without_room_for_a_spool_is_never_made_up(
+    loop_thread: LoopThread, tmp_path: Path, spoiler: str
+) -> None:
+    """Head and tail are true pieces of the output, and never overlap."""
+    box = docker_box(loop_thread, tmp_path, Limits(memory="256m"), "spool")
+    box.run(f"{spoiler} 2>/dev/null")
+    for count, head, tail in ((13_000, 50_000, 50_000), (300_000, 40_000, 40_000)):
+        ran = box.run(f"seq {count}", head=head, tail=tail)
+        text = b"".join(b"%d\n" % number for number in range(1, count + 1))
+        kept = ran.value["stdout"]
+        assert kept["total"] == len(text)
+        assert kept["head"] + kept["tail"] <= kept["total"]
+        assert text.startswith(ran.out[: kept["head"]])
+        assert text.endswith(ran.out[kept["head"] :])
+
+
+def test_a_full_scratch_directory_moves_no_command(loop_thread: LoopThread, tmp_path: Path) -> None:
+    """Where the directory can't be written down the old one stays, without a false note."""
+    box = docker_box(loop_thread, tmp_path, Limits(memory="256m"), "scratch")
+    box.run("mkdir -p d; cd d")
+    box.run("cat /dev/zero > /run/executor/x 2>/dev/null")
+    ran = box.run("echo 'hi'; cd /tmp")
+    assert ran.value["cwd"] == "/workspace/d"
+    assert ran.value["notes"] == []
+
+
+def test_many_large_answers_are_sent_one_after_the_other(
+    loop_thread: LoopThread, tmp_path: Path
+) -> None:
+    """Sixty readings of 1 MB at once stay within a small box's memory."""
+    box = docker_box(loop_thread, tmp_path, Limits(memory="64m"), "answers")
+    (box.root / "big").write_bytes(bytes(1_000_000))
+    arguments = {"path": "big", "encoding": "base64"}
+
+    async def all_at_once() -> list[int]:
+        answers = await asyncio.gather(
+            *(box.sandbox.request("read", dict(arguments), timeout=60) for _ in range(100))
+        )
+        return [len(answer.data) for answer in answers]
+
+    assert loop_thread.run(all_at_once()) == [1_000_000] * 100
+    assert not re.search(b"oom_kill [1-9]", box.run("cat /sys/fs/cgroup/memory*/*oom*").out)
+
+
+LEASE = """
+import fcntl, os, signal, time
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+fcntl.fcntl(os.open("bin/leased", os.O_RDONLY), 1024, 1)
+open("held", "w").close()
+time.sleep(60)
+"""
+
+
+def test_a_leased_program_holds_up_nothing(container: Box) -> None:
+    """Starting a program that another process has leased ends with its own time limit."""
+    container.run("mkdir -p bin; cp /bin/true bin/leased; rm -f held")
+    holder = container.start(None, 60, argv=["python3"], script=".py", body=LEASE.encode())
+    container.run("until [ -e held ]; do sleep .02; done")
+    path = {"PATH": "/workspace/bin:/usr/bin:/bin"}
+    ran = container.run("leased", 0.5, environment=path)
+    assert ran.value["timed_out"], ran
+    assert container.run("echo next").out == b"next\n"
+    holder.cancel()
