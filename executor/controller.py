@@ -33,6 +33,7 @@ from executor.model import (
 from executor.permissions import Mode
 from executor.pipeline import Emit, Pipeline
 from executor.sandbox.box import Host, open_box
+from executor.sandbox.completion import to_completion
 from executor.sandbox.engine import Engine
 from executor.sandbox.images import Progress
 from executor.sandbox.reaper import Identity, reap
@@ -48,8 +49,8 @@ LANE = "no-net"
 """The lane of every box so far: they all have the same policy, no network."""
 OVERTIME = 3.0
 """Seconds that a call which is being ended may go on after the loop's time is over."""
-MAX_QUEUED_OUTPUT = 1000
-"""Events that may wait for a slow reader of `stream` before live output is dropped."""
+MAX_QUEUED_OUTPUT = 1 << 20
+"""Characters of live output that may wait for a slow reader of `stream`; more is dropped."""
 SWEEP_INTERVAL = 300.0
 """Seconds between two looks for what dead controllers left behind."""
 SWEEP_PATIENCE = 10.0
@@ -155,10 +156,14 @@ class Loop:
         `Finished` comes once for each call, in the order of the calls.
         """
         queue: asyncio.Queue[Event | None] = asyncio.Queue()
+        queued = 0
 
         def emit(event: Event) -> None:
-            if isinstance(event, Output) and queue.qsize() > MAX_QUEUED_OUTPUT:
-                return
+            nonlocal queued
+            if isinstance(event, Output):
+                if queued > MAX_QUEUED_OUTPUT:
+                    return
+                queued += len(event.text)
             queue.put_nowait(self._stamped(event))
 
         for event in self._unheard:
@@ -169,6 +174,8 @@ class Loop:
         task.add_done_callback(lambda _: queue.put_nowait(None))
         try:
             while (event := await queue.get()) is not None:  # type: ignore[assignment]
+                if isinstance(event, Output):
+                    queued -= len(event.text)
                 yield event
             await task
         finally:
@@ -319,6 +326,9 @@ class _Seat:
     async def close(self) -> None:
         """Remove the box. Nothing is opened after this."""
         self._is_closed = True
+        await to_completion(self._close())
+
+    async def _close(self) -> None:
         async with self._lock:
             self._box = None
             try:

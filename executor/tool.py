@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 import json
 import posixpath
@@ -228,12 +227,12 @@ class Context:
         if self.time_left is not None and self.time_left < seconds:
             seconds = self.time_left
         try:
-            async with asyncio.timeout(seconds):
-                return await self.loop.box.request(op, arguments, body)
-        except TimeoutError:
-            raise ToolError(
-                Code.TIMEOUT, f"Timed out after {round(seconds * 1000)}ms. Try less at a time."
-            ) from None
+            return await self.loop.box.request(op, arguments, body, timeout=seconds)
+        except ToolError as error:
+            if error.code is not Code.TIMEOUT:
+                raise
+            text = f"Timed out after {round(seconds * 1000)}ms. Try less at a time."
+            raise ToolError(Code.TIMEOUT, text) from None
 
 
 def worktree_path(text: str, roots: Iterable[str]) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -120,6 +123,13 @@ def test_no_bytes_break_the_reader(line: bytes) -> None:
 # ─── the program ────────────────────────────────────────────────────────────────────
 
 
+def boxes_of(program: Program, exec_id: str) -> list[Any]:
+    """What `ps` says of a loop's boxes."""
+    code, out, _ = program.run("ps", "--json")
+    assert code == 0
+    return [box for box in json.loads(out) if box["loop"] == exec_id]
+
+
 class Program:
     """`python -m executor` with a state directory and configuration of its own."""
 
@@ -229,6 +239,7 @@ def test_results_are_written_as_they_come(program: Program) -> None:
         (["run", "--worktree", "/no/such/place"], "does not exist"),
         (["run", "--worktree", "{file}"], "is not a directory"),
         (["run", "--worktree", "{tree}", "--calls", "/no/such/file"], "--calls: /no/such/file"),
+        (["run", "--worktree", "{tree}", "--calls", "{tree}"], "is a directory"),
         (["run", "--worktree", "{tree}", "--toolset", "fancy"], "toolset: there is no 'fancy'"),
         (["run", "--worktree", "{tree}", "--loop-type", "x"], "loop_type: there is no 'x'"),
         (["run", "--worktree", "{tree}", "--mode", "yolo"], "mode: there is no 'yolo'"),
@@ -289,6 +300,127 @@ def test_a_signal_ends_the_run_and_leaves_nothing(program: Program, number: sign
     code, out, _ = program.run("ps", "--json")
     assert code == 0
     assert not [box for box in json.loads(out) if box["loop"] == "ended"]
+
+
+def test_a_hail_of_signals_ends_the_run_as_one_does(program: Program) -> None:
+    """Signals that follow the first, up to the very end, print nothing and skip no clean-up."""
+    process = program.start("run", "--worktree", str(program.worktree), "--exec-id", "hail")
+    assert process.stdin and process.stdout and process.stderr
+    process.stdin.write(json.dumps(call("1", "run_command", command="true")) + "\n")
+    process.stdin.flush()
+    assert json.loads(process.stdout.readline())["id"] == "1"
+    until = time.monotonic() + SECONDS
+    while process.poll() is None and time.monotonic() < until:
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.001)
+    err = process.stderr.read()
+    process.communicate()
+    assert process.returncode == 128 + signal.SIGINT
+    assert "Traceback" not in err and "Exception" not in err
+    assert boxes_of(program, "hail") == []
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "import atexit; atexit.register(os.kill, os.getpid(), signal.SIGINT)",
+        "sys.meta_path.insert(0, Early())",
+    ],
+    ids=["after the end", "while loading"],
+)
+def test_a_signal_outside_the_run_ends_the_process_quietly(program: Program, moment: str) -> None:
+    """While nothing is open a signal ends the process at once, without a traceback."""
+    script = (
+        "import os, signal, sys\n"
+        "class Early:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'typer': os.kill(os.getpid(), signal.SIGINT)\n"
+        f"{moment}\n"
+        "from executor.frontends.cli import main\n"
+        "sys.argv = ['executor', 'tools']\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=program.environment,
+        capture_output=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (128 + signal.SIGINT, b"")
+
+
+def test_a_signal_with_many_calls_waiting_is_quiet(program: Program, tmp_path: Path) -> None:
+    """Call lines that are read and not taken up yet are dropped without a word."""
+    lines = [call("0", "run_command", command="true")]
+    lines += [call(str(n), "run_command", command="sleep 100") for n in range(1, 500)]
+    file = tmp_path / "calls"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    process = program.start("run", "--worktree", str(program.worktree), "--calls", str(file))
+    assert process.stdout
+    assert json.loads(process.stdout.readline())["id"] == "0"
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "Traceback" not in err and "Exception" not in err
+
+
+def stalled(program: Program, exec_id: str) -> subprocess.Popen[str]:
+    """A run of three calls; nobody reads its results, and the pipe has room for the first."""
+    process = program.start("run", "--worktree", str(program.worktree), "--exec-id", exec_id)
+    assert process.stdin and process.stdout
+    fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
+    for number in range(3):
+        command = f"head -c 1500 /dev/zero | tr '\\0' x; touch {number}"
+        process.stdin.write(json.dumps(call(str(number), "run_command", command=command)) + "\n")
+    process.stdin.close()
+    process.stdin = None
+    until = time.monotonic() + SECONDS
+    while not (program.worktree / "1").exists():
+        assert time.monotonic() < until and process.poll() is None
+        time.sleep(0.01)
+    return process
+
+
+def test_a_signal_is_heard_while_nobody_reads(program: Program) -> None:
+    """A reader that has stopped holds up its results, not the end of the run."""
+    process = stalled(program, "stalled")
+    time.sleep(0.5)  # the second result is on its way, and nothing can be seen of it
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(SECONDS) == 128 + signal.SIGTERM
+    _, err = process.communicate()
+    assert "Traceback" not in err
+    assert boxes_of(program, "stalled") == []
+
+
+def test_a_box_lives_on_while_nobody_reads(program: Program, tmp_path: Path) -> None:
+    """The agent hears its pings meanwhile; late readers get every result, whole and in order."""
+    program.environment["PYTHONPATH"] = f"{tmp_path}:{program.environment['PYTHONPATH']}"
+    (tmp_path / "sitecustomize.py").write_text(
+        "from executor.sandbox import box, connection\n"
+        "box.LEASE, connection.PING_INTERVAL = 1.5, 0.2\n"
+    )
+    process = stalled(program, "slow")
+    time.sleep(4)  # the fault under test is the passing of time itself
+    out, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, err
+    answers = [json.loads(line) for line in out.splitlines()]
+    found = [(answer["id"], answer["content"], answer["details"]) for answer in answers]
+    assert found == [(str(number), "x" * 1500, None) for number in range(3)]
+
+
+def test_a_result_larger_than_the_pipe_is_written_whole(program: Program) -> None:
+    """A reader that takes its time gets every byte of a large result."""
+    program.write("big", "x" * 300_000)
+    given = call("1", "read_file", path="big", encoding="base64")
+    (answer,) = program.answers(given)
+    assert base64.b64decode(answer["content"]) == b"x" * 300_000
+
+
+def test_an_id_of_half_a_character_comes_back(program: Program) -> None:
+    """What JSON lets a caller use as an id is in its result, bit for bit."""
+    answers = program.answers(call("\ud800", "glob", pattern="*"), call("é", "nope\udfff"))
+    assert [answer["id"] for answer in answers] == ["\ud800", "é"]
 
 
 def test_what_a_killed_run_left_is_swept_by_the_next(program: Program) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -12,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from executor.controller import Controller, OpenBox
-from executor.errors import Code, ConfigError, SandboxUnavailable
+from executor.errors import Code, ConfigError, ProtocolError, SandboxUnavailable
 from executor.model import Call, Limits, LoopSpec, Result
 from tests.conftest import make_worktree
 from tests.driver import LoopThread
 from tests.loops import Work, open_work, opener
+from tests.scripted import open_scripted_box
 
 
 @pytest.fixture(params=["local", "docker"])
@@ -158,6 +160,33 @@ def test_limits_of_the_box_are_named(kind: str, tmp_path: Path) -> None:
 def assert_limit(result: Result, code: Code, sentence: str) -> None:
     assert (result.is_error, result.code) == (True, code), result.content
     assert sentence in str(result.content)
+
+
+def test_an_answer_that_makes_no_sense_costs_its_box_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Statement J2: the call is a PROTOCOL_ERROR without a traceback, the next has a new box."""
+    honest = opener("local", tmp_path)
+    opened: list[OpenBox] = []
+
+    @asynccontextmanager
+    async def lying_first(spec: LoopSpec) -> AsyncIterator[OpenBox]:
+        lying = open_scripted_box(lambda arguments: ({"lines": "many"}, b"x"))
+        async with honest(spec) if opened else lying as box:
+            opened.append(box)
+            yield box
+
+    spec = LoopSpec(worktree=make_worktree(tmp_path / "w"))
+    (tmp_path / "w" / "a.txt").write_text("one\n")
+    call = Call("1", "read_file", {"path": "a.txt"})
+    with LoopThread() as thread, caplog.at_level(logging.WARNING):
+        loop = thread.enter(thread.enter(Controller(opener=lying_first)).open(spec))
+        result = thread.run(loop.execute(call))
+        assert (result.code, result.is_error) == (Code.PROTOCOL_ERROR, True)
+        assert isinstance(opened[0].error, ProtocolError)
+        again = thread.run(loop.execute(call))
+    assert str(again.content).startswith("     1│one\n[the sandbox was lost (the agent broke")
+    assert (again.code, len(opened), caplog.text) == (None, 2, "")
 
 
 # ─── without a box ──────────────────────────────────────────────────────────────────

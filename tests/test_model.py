@@ -37,6 +37,14 @@ def test_a_name_that_is_no_utf8_survives_the_line() -> None:
     assert json.loads(line.encode())["content"].encode("utf-8", "surrogateescape") == b"a\xff.txt"
 
 
+@pytest.mark.parametrize("id", ["\ud800", "\udfff x", "a\udcff", "\U0001f600", "\x00", "\u2028"])
+def test_an_id_comes_back_as_it_was_given(id: str) -> None:
+    """A caller finds its call again, whatever JSON let it use as the id."""
+    line = Result(id, "glob", "☃").to_line().encode()
+    assert json.loads(line)["id"] == id
+    assert len(line.splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     ("text", "size"),
     [("64", 64), ("2g", 2 << 30), ("512M", 512 << 20), ("1.5k", 1536), ("64MiB", 64 << 20), (7, 7)],

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,10 +16,12 @@ from executor.errors import AgentLost, Code
 from executor.model import Access, Call, Limits, Result
 from executor.permissions import Mode, Verdict, decide
 from executor.pipeline import Pipeline
+from executor.sandbox.box import Sandbox
 from executor.scheduling import Order
 from executor.session import Session
 from executor.tool import Answer, OnOutput, Registry, Surroundings, Tool
 from executor.toolsets import standard
+from tests.scripted import open_scripted_box
 from tests.test_catalog import TEXT
 
 
@@ -244,6 +250,131 @@ def test_an_unforeseen_failure_is_one_result() -> None:
     result = asyncio.run(Pipeline(registry, Mode.BYPASS).answer(call, surroundings(catalog)))
     assert (result.code, result.is_error) == (Code.INTERNAL, True)
     assert "secret" not in str(result.content)
+
+
+# ─── answers of an agent that is none of ours ───────────────────────────────────────
+
+WRITTEN = {"size": 3, "hash": "aa", "created": True}
+STREAM = {"total": 2, "head": 2, "tail": 0}
+RAN: dict[str, Any] = {
+    **{"exit_code": 0, "signal": None, "timed_out": False, "oom": False, "limit": None},
+    **{"cwd": "/workspace", "notes": [], "shell": "sh", "interpreter": None},
+    **{"stdout": STREAM, "stderr": {**STREAM, "head": 0, "total": 0}},
+}
+READ = {
+    **{"size": 5, "modified": "2024-01-01T00:00:00.000Z", "hash": "aa", "first": 1, "lines": 2},
+    **{"total_lines": 3, "more": True, "clipped": [[2, 9]], "invalid": True},
+}
+
+ANSWERS: dict[str, tuple[str, dict[str, Any], dict[str, Any], bytes]] = {
+    "read": ("read_file", {"path": "a"}, READ, b"ab\ncd"),
+    "read nothing": (
+        "read_file",
+        {"path": "a"},
+        {**READ, "lines": 0, "total_lines": 0, "clipped": []},
+        b"",
+    ),
+    "read raw": ("read_file", {"path": "a", "encoding": "base64"}, READ, b"ab"),
+    "write": ("write_file", {"path": "a", "content": "abc"}, WRITTEN, b""),
+    "edit": (
+        "edit_file",
+        {"path": "a", "old_string": "a", "new_string": "b"},
+        {**WRITTEN, "replacements": 1},
+        b"",
+    ),
+    "list": (
+        "list_directory",
+        {},
+        {"hidden": 1, "truncated": True, "unreadable": ["x"]},
+        b"f\x1f1\x1f1\x1f\x1fa\0L\x1f1\x1f-1\x1fto\x1fb\0",
+    ),
+    "delete": ("delete_file", {"path": "a"}, {"deleted": 1, "truncated": False}, b"a\0b"),
+    "move": ("move_file", {"from": "a", "to": "b"}, {}, b""),
+    "glob": ("glob", {"pattern": "*"}, {"total": 2, "ignored": 1, "note": "n"}, b"a\0b"),
+    "grep": (
+        "grep",
+        {"pattern": "a"},
+        {
+            **{"matches": 1, "files": 1, "truncated": True, "partial": False},
+            **{"warnings": ["w"], "total_bytes": 5},
+        },
+        b"a:1:a",
+    ),
+    "command": ("run_command", {"command": "x"}, RAN, b"ab"),
+    "failed command": ("run_command", {"command": "x"}, {**RAN, "exit_code": 1}, b"ab"),
+    "killed command": ("run_command", {"command": "x"}, {**RAN, "exit_code": None}, b"ab"),
+    "code": ("run_code", {"language": "bash", "code": "x"}, RAN, b"ab"),
+}
+
+LIES: tuple[Any, ...] = (
+    *(None, True, False, 0, -1, 7, 1.5, 1 << 64, 10**4200, "", "x", "\ud800", "memory"),
+    *([], [[]], ["x"], [None], [[0, 1]], [[9, None]], [["a", "b"]], [[1, 2, 3]]),
+    *({}, {"x": 1}, {"total": 1, "head": "x", "tail": 1}, {"total": 1, "head": -1, "tail": 1}),
+)
+NOISE = (b"", b"\0", b"\x1f\0", b"\xff\n\xff", b"f\x1fx\x1f1\x1f\x1fa\0", b"q\x1f1\x1f1\x1f\x1fa\0")
+
+
+def lies(value: dict[str, Any], data: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """The same answer with each field left out, each field another, and other data."""
+    for name in value:
+        yield {key: kept for key, kept in value.items() if key != name}, data
+        for lie in LIES:
+            yield {**value, name: lie}, data
+    for noise in NOISE:
+        yield value, noise
+    yield {}, data
+
+
+@functools.cache
+def plain() -> tuple[Catalog, Pipeline]:
+    """The packaged catalog, and a pipeline that allows everything."""
+    catalog = load()
+    return catalog, Pipeline(standard.registry(catalog), Mode.BYPASS)
+
+
+async def result_of(name: str, given: dict[str, Any], value: Any, data: bytes) -> Result:
+    """What a tool makes of an answer; a PROTOCOL_ERROR has to cost the box."""
+    catalog, pipeline = plain()
+    async with open_scripted_box(lambda arguments: (value, data)) as sandbox:
+        around = replace(surroundings(catalog), box=Seated(sandbox))
+        result = await pipeline.answer(Call("1", name, given), around)
+        assert (result.code is Code.PROTOCOL_ERROR) == (sandbox.error is not None)
+        return result
+
+
+class Seated:
+    """A box that is there and is not replaced."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.request = sandbox.request
+
+    async def ready(self) -> None:
+        """It is."""
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_tool_reads_the_answers_it_is_made_for(name: str) -> None:
+    """The answers that the lies are made from are good ones."""
+    result = asyncio.run(result_of(*ANSWERS[name]))
+    assert result.code in (None, Code.EXECUTION_ERROR), result.content
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_no_answer_of_an_agent_makes_a_tool_fail(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Statement J2: a field that is missing or wrong is refused before a tool reads it."""
+    tool, given, value, data = ANSWERS[name]
+
+    async def all_lies() -> list[Result]:
+        return [await result_of(tool, given, *lie) for lie in lies(value, data)]
+
+    results = asyncio.run(all_lies())
+    assert Code.INTERNAL not in {result.code for result in results}
+    assert all(result.to_line() for result in results)
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+    if value:
+        assert Code.PROTOCOL_ERROR in {result.code for result in results}
 
 
 def test_complete_task_is_remembered() -> None:

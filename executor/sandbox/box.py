@@ -13,6 +13,7 @@ from typing import Any
 from executor.errors import AgentLost, EngineError, SandboxError, SandboxUnavailable
 from executor.model import MOUNT, LoopSpec
 from executor.sandbox import container, images, inspection, ownership
+from executor.sandbox.completion import to_completion
 from executor.sandbox.connection import Answer, Connection, OnOutput
 from executor.sandbox.engine import Engine
 from executor.sandbox.environment import command_environment
@@ -269,12 +270,7 @@ class _Opening:
 
     async def close_surely(self) -> None:
         """`close`, to its end, however often the caller is cancelled meanwhile."""
-        closing = asyncio.ensure_future(self.close())
-        try:
-            await asyncio.shield(closing)
-        except asyncio.CancelledError:
-            await asyncio.wait({closing})
-            raise
+        await to_completion(self.close())
 
     async def close(self) -> None:
         """Undo everything; the box and its generated files are gone after this."""

@@ -10,24 +10,35 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
+import math
+import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, Protocol, TypeAlias
 
 from executor.agent import frame
 from executor.agent.frame import FrameError, Parser, encode, encode_json
 from executor.errors import AgentLost, Code, ProtocolError, SandboxError, ToolError
+from executor.sandbox.replies import Shape, shape_of
 
 OnOutput: TypeAlias = Callable[[Literal["stdout", "stderr"], bytes], None]
 
+log = logging.getLogger(__name__)
+
 _CODES = frozenset(code.value for code in Code)
 
-MAX_ANSWER = 40 << 20
-"""Bytes of data that one answer may bring: twice a spool's kept halves, and some."""
+MAX_DATA = 40 << 20
+"""Bytes of data that may wait for their answers: twice a spool's kept halves, and some.
+An agent sends the data of an answer and the answer in one go, so they are one answer's."""
 MAX_MESSAGE = 4000
 """Characters of an error message that are kept."""
+MAX_DEPTH = 20
+"""Levels that the details of an error may have."""
 LIVE_CREDIT = 1 << 20
 """Bytes of live output under way at the most; the agent's own start value."""
+LIVE_PIECE = 1 << 16
+"""Bytes of one piece of it: the agent reads no more at a time, and listeners count pieces."""
 CANCEL_MARGIN = 8.0
 """Seconds on top of the grace in which a cancelled or timed out call must answer."""
 PING_INTERVAL = 5.0
@@ -59,10 +70,25 @@ class _Waiting:
 
     future: asyncio.Future[Answer]
     on_output: OnOutput | None
-    pieces: list[bytes] = field(default_factory=list)
-    size: int = 0
+    shape: Shape | None
+    data: bytes | bytearray = b""
     live: int = 0
     expired: float | None = None
+    deadline: asyncio.TimerHandle | None = None
+
+    def add(self, payload: bytes) -> None:
+        """One more piece of data. The first one, which mostly is the last, is not copied."""
+        if not self.data:
+            self.data = payload
+            return
+        if isinstance(self.data, bytes):
+            self.data = bytearray(self.data)
+        self.data += payload
+
+    def disarm(self) -> None:
+        """There is nothing left to be in time for."""
+        if self.deadline is not None:
+            self.deadline.cancel()
 
 
 class Connection:
@@ -80,10 +106,11 @@ class Connection:
         self._parser = Parser(frame.TO_HOST)
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, _Waiting] = {}
+        self._held = 0
         self._channel = 0
         self._ready: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self._pong: asyncio.Event = asyncio.Event()
-        self._pings = 0
+        self._ping = b""
         self._writable = asyncio.Event()
         self._writable.set()
         self._writer: Writer | None = None
@@ -142,6 +169,7 @@ class Connection:
             self._ready.set_exception(error)
             self._ready.exception()  # retrieved here: nobody may be waiting for it
         for waiting in self._waiting.values():
+            waiting.disarm()
             if not waiting.future.done():
                 waiting.future.set_exception(error)
                 waiting.future.exception()
@@ -162,7 +190,7 @@ class Connection:
         elif kind in (frame.STDOUT, frame.STDERR):
             self._on_live(kind, channel, payload)
         elif kind == frame.PONG:
-            if payload == str(self._pings).encode():
+            if payload == self._ping:
                 self._pong.set()
         elif kind == frame.READY:
             self._on_ready(_json(payload))
@@ -185,26 +213,34 @@ class Connection:
 
     def _on_data(self, channel: int, payload: bytes) -> None:
         waiting = self._taken(channel)
-        waiting.size += len(payload)
-        if waiting.size > MAX_ANSWER:
-            raise ProtocolError(f"an answer of more than {MAX_ANSWER} bytes")
-        waiting.pieces.append(payload)
+        self._held += len(payload)
+        if not payload or self._held > MAX_DATA:
+            raise ProtocolError(f"data that are empty or more than {MAX_DATA} bytes")
+        waiting.add(payload)
 
     def _on_live(self, kind: int, channel: int, payload: bytes) -> None:
         waiting = self._taken(channel)
         waiting.live += len(payload)
         if waiting.on_output is None or waiting.live > LIVE_CREDIT:
             raise ProtocolError("live output that was not asked for")
-        waiting.on_output("stdout" if kind == frame.STDOUT else "stderr", payload)
+        if not 0 < len(payload) <= LIVE_PIECE:
+            raise ProtocolError(f"live output in a piece of {len(payload)} bytes")
+        try:
+            waiting.on_output("stdout" if kind == frame.STDOUT else "stderr", payload)
+        except Exception:
+            # The listener is the caller's; the call and all others go on without it.
+            log.exception("a listener to live output failed and gets no more of it")
+            waiting.on_output = _nobody
         if waiting.live > LIVE_CREDIT // 2:
             self._send(encode_json(frame.CREDIT, channel, {"bytes": waiting.live}))
             waiting.live = 0
 
     def _on_reply(self, channel: int, payload: bytes) -> None:
         waiting = self._taken(channel)
-        value = _json(payload)
-        outcome = _outcome(value, waiting)
+        outcome = _outcome(_json(payload), waiting)
         del self._waiting[channel]
+        self._held -= len(waiting.data)
+        waiting.disarm()
         if waiting.future.done():
             return
         if isinstance(outcome, ToolError):
@@ -262,43 +298,59 @@ class Connection:
             SandboxError: the box is lost.
         """
         if not self._writable.is_set():
-            await self._writable.wait()
+            await self._until_writable(timeout, grace)
         if self._error is not None:
             raise self._error
         self._channel += 1
         channel = self._channel
         frames = _call(channel, {"op": op, **arguments}, body)
-        waiting = _Waiting(self._loop.create_future(), on_output)
+        waiting = _Waiting(self._loop.create_future(), on_output, shape_of(op, arguments))
         self._waiting[channel] = waiting
         self._send(frames)
-        deadline = None
         if timeout is not None and op == "run":  # which the agent ends by itself
-            seconds = timeout + grace + CANCEL_MARGIN
-            deadline = self._loop.call_later(seconds, self._overdue, channel, timeout)
+            self._arm(waiting, timeout + grace + CANCEL_MARGIN, self._overdue, channel, timeout)
         elif timeout is not None:
-            deadline = self._loop.call_later(timeout, self._expire, channel, timeout)
+            self._arm(waiting, timeout, self._expire, channel, timeout)
         try:
             return await waiting.future
         except asyncio.CancelledError:
             await self._cancel(channel, waiting, grace)
             raise
+
+    async def _until_writable(self, timeout: float | None, grace: float) -> None:
+        """Wait with a call; a stream that takes nothing for all the call's time is lost."""
+        overdue = None
+        if timeout is not None:
+            seconds = timeout + grace + CANCEL_MARGIN
+            error = AgentLost(f"the agent took no input for {seconds:g} s; box killed")
+            overdue = self._loop.call_later(seconds, self.lose, error)
+        try:
+            while not self._writable.is_set():
+                await self._writable.wait()
         finally:
-            if deadline is not None:
-                deadline.cancel()
+            if overdue is not None:
+                overdue.cancel()
+
+    def _arm(
+        self, waiting: _Waiting, seconds: float, action: Callable[..., None], *arguments: Any
+    ) -> None:
+        """What happens unless the call is answered within that time.
+
+        The timer is the call's, not the task's that waits for it: that one may be cancelled
+        twice, and be gone before the agent has answered.
+        """
+        waiting.disarm()
+        waiting.deadline = self._loop.call_later(seconds, action, *arguments)
 
     async def _cancel(self, channel: int, waiting: _Waiting, grace: float) -> None:
         """End the call in the box before the cancellation goes on."""
         if channel not in self._waiting:
             return
         self._send(encode(frame.CANCEL, channel))
-        ended: asyncio.Future[Answer] = self._loop.create_future()
-        waiting.future = ended
+        self._arm(waiting, grace + CANCEL_MARGIN, self._overdue, channel, grace)
+        waiting.future = self._loop.create_future()
         with contextlib.suppress(ToolError, SandboxError):
-            try:
-                async with asyncio.timeout(grace + CANCEL_MARGIN):
-                    await ended
-            except TimeoutError:
-                self._overdue(channel, grace)
+            await waiting.future
 
     def _expire(self, channel: int, timeout: float) -> None:
         """End an operation that takes too long; one that can't be ended costs the box."""
@@ -306,7 +358,7 @@ class Connection:
         if waiting is not None:
             waiting.expired = timeout
             self._send(encode(frame.CANCEL, channel))
-            self._loop.call_later(CANCEL_MARGIN, self._overdue, channel, timeout)
+            self._arm(waiting, CANCEL_MARGIN, self._overdue, channel, timeout)
 
     def _overdue(self, channel: int, timeout: float) -> None:
         if channel not in self._waiting:
@@ -326,12 +378,13 @@ class Connection:
     async def _keep_watch(self) -> None:
         """Ping for as long as the box lives; one that stays silent is lost.
 
-        The pings also renew the agent's lease.
+        The pings also renew the agent's lease. What they hold can't be guessed: who answers
+        has read its input up to there.
         """
         while True:
-            self._pings += 1
+            self._ping = secrets.token_bytes(8)
             self._pong.clear()
-            self._send(encode(frame.PING, 0, str(self._pings).encode()))
+            self._send(encode(frame.PING, 0, self._ping))
             # The second, short wait is for this process: it may itself have been stopped,
             # and shall read what came meanwhile.
             if not await self._answered(PING_PATIENCE) and not await self._answered(1.0):
@@ -365,7 +418,18 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
 
 
-_from_text = json.JSONDecoder(parse_constant=_refuse_constant).decode
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text} is out of range")
+    return number
+
+
+_from_text = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).decode
+
+
+def _nobody(channel: str, data: bytes) -> None:
+    """Takes live output after its listener failed."""
 
 
 def _json(payload: bytes) -> dict[str, Any]:
@@ -379,9 +443,19 @@ def _json(payload: bytes) -> dict[str, Any]:
     return value
 
 
+def _is_shallow(value: Any, levels: int = MAX_DEPTH) -> bool:
+    """Whether the value can be written again, however deep in calls the writer is."""
+    if not isinstance(value, dict | list):
+        return True
+    inner = value.values() if isinstance(value, dict) else value
+    return levels > 0 and all(_is_shallow(part, levels - 1) for part in inner)
+
+
 def _outcome(value: dict[str, Any], waiting: _Waiting) -> Answer | ToolError:
     if set(value) == {"ok"} and isinstance(value["ok"], dict):
-        data = waiting.pieces[0] if len(waiting.pieces) == 1 else b"".join(waiting.pieces)
+        data = bytes(waiting.data)
+        if waiting.shape is not None:
+            waiting.shape.check(value["ok"], data)
         return Answer(value["ok"], data)
     error = value.get("error")
     if set(value) != {"error"} or not isinstance(error, dict):
@@ -389,8 +463,8 @@ def _outcome(value: dict[str, Any], waiting: _Waiting) -> Answer | ToolError:
     code, message, details = error.get("code"), error.get("message"), error.get("details")
     if not isinstance(code, str) or code not in _CODES or not isinstance(message, str):
         raise ProtocolError("an error with an unknown code")
-    if details is not None and not isinstance(details, dict):
-        raise ProtocolError("an error whose details are no object")
+    if details is not None and not (isinstance(details, dict) and _is_shallow(details)):
+        raise ProtocolError("an error whose details are no object, or too deep")
     if waiting.expired is not None and code == Code.CANCELLED:
         return ToolError(Code.TIMEOUT, f"not done within {waiting.expired:g} s; it was ended")
     return ToolError(Code(code), message[:MAX_MESSAGE], details)

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from executor.errors import EngineError, EngineUnavailable, ImageNotFound
 from executor.sandbox.attach import Demultiplexer, plain_socket
+from executor.sandbox.completion import to_completion
 from executor.sandbox.facts import API_FLOOR, EngineFacts, parse_facts
 from executor.settings import Settings
 
@@ -149,8 +150,7 @@ class Engine:
         try:
             reply = await asyncio.shield(task)
         except asyncio.CancelledError:
-            with suppress(EngineError):
-                await self.remove((await task)["Id"])
+            await to_completion(self._remove_made(task))
             raise
         except EngineError as error:
             # Docker answers 409, Podman 500.
@@ -160,6 +160,11 @@ class Engine:
         for warning in reply.get("Warnings") or ():
             on_warning(str(warning))
         return str(reply["Id"])
+
+    async def _remove_made(self, creation: asyncio.Task[Any]) -> None:
+        """Removes what a request makes that nobody waits for any more."""
+        with suppress(EngineError):
+            await self.remove((await creation)["Id"])
 
     async def attach(self, id: str) -> socket.socket:
         """Attaches to stdin, stdout and stderr; returns the raw, blocking socket.

@@ -27,7 +27,12 @@ from executor.errors import (
 )
 from executor.model import Limits, LoopSpec
 from executor.sandbox import connection as connection_module
+from executor.sandbox import images
 from executor.sandbox.box import SCRATCH
+from executor.sandbox.container import LABEL_LOOP
+from executor.sandbox.engine import Engine
+from executor.sandbox.runtime import silent
+from executor.settings import Settings
 from tests.conftest import docker_box, make_worktree, open_docker_box
 from tests.driver import Box, LoopThread
 
@@ -316,6 +321,74 @@ def test_cancelling_while_a_box_opens_leaves_nothing(tmp_path: Path, delay: floa
     asyncio.run(scene())
     assert names_of(exec_id) == []
     assert list(state.glob("controllers/*")) == []
+
+
+async def cancelled_to_the_end(task: asyncio.Task[None]) -> None:
+    """Cancel the task in every round of the loop until it gives in, at most a minute."""
+    async with asyncio.timeout(60):
+        while not task.done():
+            task.cancel()
+            await asyncio.sleep(0.001)
+    assert task.cancelled()
+
+
+def test_cancelling_again_and_again_leaves_no_open_box(tmp_path: Path) -> None:
+    """However often a task is cancelled: its box is gone when the task has ended."""
+    root = make_worktree(tmp_path / "worktree")
+    state = tmp_path / "state"
+
+    async def scene() -> None:
+        opened = asyncio.Event()
+
+        async def use() -> None:
+            async with open_docker_box(LoopSpec(worktree=root, exec_id="again"), state):
+                opened.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.ensure_future(use())
+        await asyncio.wait_for(opened.wait(), 60)
+        await cancelled_to_the_end(task)
+        assert names_of("again") == []
+
+    asyncio.run(scene())
+    assert list(state.glob("controllers/*")) == []
+
+
+def test_cancelling_again_and_again_leaves_no_container_in_the_making() -> None:
+    """A container that is being made is waited for and removed, however often it is cancelled."""
+    making = asyncio.Event()
+
+    class Told(Engine):
+        async def _call(self, what: str, function: Any, *arguments: Any, **more: Any) -> Any:
+            loop = asyncio.get_running_loop()
+
+            def told(*arguments: Any) -> Any:
+                if what.startswith("create container"):
+                    loop.call_soon_threadsafe(making.set)
+                return function(*arguments)
+
+            return await super()._call(what, told, *arguments, **more)
+
+    async def make(engine: Engine) -> None:
+        image = await images.ensure_image(engine, "base", silent)
+        request = {"Image": image, "Cmd": ["true"], "Labels": {LABEL_LOOP: "making"}}
+        await engine.create("executor-test-making", request)
+
+    async def scene() -> None:
+        engine = await Told.connect(Settings.load())
+        task = asyncio.ensure_future(make(engine))
+        await asyncio.wait_for(making.wait(), 60)
+        await cancelled_to_the_end(task)
+        await engine.close()
+        # What was still asked of the engine has been answered then.
+        await asyncio.to_thread(engine._pool.shutdown)
+        assert names_of("making") == []
+
+    try:
+        asyncio.run(scene())
+    finally:
+        for name in names_of("making"):
+            subprocess.run(["docker", "rm", "-f", name], check=True, timeout=30)
 
 
 def test_a_killed_controller_ends_its_box(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import tracemalloc
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -14,9 +16,15 @@ from hypothesis import strategies as st
 from executor.agent import frame
 from executor.agent.frame import encode, encode_json
 from executor.errors import AgentLost, Code, ProtocolError, SandboxError, ToolError
-from executor.sandbox.connection import MAX_ANSWER, Connection
+from executor.sandbox import connection as connection_module
+from executor.sandbox.connection import LIVE_CREDIT, LIVE_PIECE, MAX_DATA, Connection
 
 HELLO = {"lease": 30.0}
+RAN: dict[str, Any] = {
+    **dict.fromkeys(("signal", "limit", "shell", "interpreter")),
+    **{"exit_code": 0, "timed_out": False, "oom": False, "cwd": "/workspace", "notes": []},
+}
+"""The fields of a command that went well."""
 
 
 class Script:
@@ -54,7 +62,7 @@ def outcome_of(*answer: bytes) -> Any:
     """What a call on channel 1 comes to when the agent sends these bytes."""
 
     async def scene(connection: Connection, script: Script) -> Any:
-        call = asyncio.ensure_future(connection.request("read", {}))
+        call = asyncio.ensure_future(connection.request("stat", {}))
         await asyncio.sleep(0)
         for piece in answer:
             connection.received(piece)
@@ -111,7 +119,17 @@ HOSTILE = {
     "deep nesting": encode(frame.REPLY, 1, b'{"ok": {"a": ' + DEEP + b"}}"),
     "a number of 5,000 digits": encode(frame.REPLY, 1, b'{"ok": {"a": ' + b"9" * 5000 + b"}}"),
     "a second READY": encode_json(frame.READY, 0, {"hash": "h"}),
+    "Infinity in other words": encode(
+        frame.REPLY, 1, b'{"error": {"code": "TIMEOUT", "message": "x", "details": {"a": 1e999}}}'
+    ),
+    "details that are too deep": encode(
+        frame.REPLY,
+        1,
+        b'{"error": {"code": "TIMEOUT", "message": "x", "details": {"a": %s}}}'
+        % (b"[" * 50 + b"]" * 50),
+    ),
     "live output unasked": encode(frame.STDOUT, 1, b"x"),
+    "empty data": encode(frame.DATA, 1, b""),
     "giving up": encode_json(frame.FATAL, 0, {"reason": "\x1b]0;x\x07"}),
 }
 
@@ -128,7 +146,7 @@ def test_a_duplicate_answer_ends_the_box() -> None:
     """An id is good for one answer."""
 
     async def scene(connection: Connection, script: Script) -> SandboxError | None:
-        call = asyncio.ensure_future(connection.request("read", {}))
+        call = asyncio.ensure_future(connection.request("stat", {}))
         await asyncio.sleep(0)
         connection.received(reply({"ok": {}}) + reply({"ok": {}}))
         await call
@@ -140,8 +158,59 @@ def test_a_duplicate_answer_ends_the_box() -> None:
 def test_too_much_data_ends_the_box() -> None:
     """An answer is bounded, whatever the agent sends."""
     piece = encode(frame.DATA, 1, bytes(frame.MAX_PAYLOAD))
-    pieces = [piece] * (MAX_ANSWER // frame.MAX_PAYLOAD + 1)
+    pieces = [piece] * (MAX_DATA // frame.MAX_PAYLOAD + 1)
     assert isinstance(outcome_of(*pieces), ProtocolError)
+
+
+def test_data_of_all_calls_together_are_bounded() -> None:
+    """Many calls at once are no way around the bound."""
+
+    async def scene(connection: Connection, script: Script) -> list[Any]:
+        calls = [asyncio.ensure_future(connection.request("stat", {})) for _ in range(8)]
+        await asyncio.sleep(0)
+        for number in range(MAX_DATA // frame.MAX_PAYLOAD + 1):
+            connection.received(encode(frame.DATA, 1 + number % 8, bytes(frame.MAX_PAYLOAD)))
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    assert {type(outcome) for outcome in play(scene)} == {ProtocolError}
+
+
+def test_data_count_until_their_answer_has_come() -> None:
+    """One answer after the other may bring more than the bound in all."""
+
+    async def scene(connection: Connection, script: Script) -> None:
+        piece = bytes(frame.MAX_PAYLOAD)
+        for channel in range(1, 4):
+            call = asyncio.ensure_future(connection.request("stat", {}))
+            await asyncio.sleep(0)
+            for _ in range(MAX_DATA // 2 // frame.MAX_PAYLOAD):
+                connection.received(encode(frame.DATA, channel, piece))
+            connection.received(reply({"ok": {}}, channel))
+            assert len((await call).data) == MAX_DATA // 2
+
+    play(scene)
+
+
+def test_tiny_pieces_of_data_take_no_more_room_than_large_ones() -> None:
+    """200,000 frames of two bytes are held as 400 KB, not as an object each."""
+
+    async def scene(connection: Connection, script: Script) -> tuple[int, bytes]:
+        call = asyncio.ensure_future(connection.request("stat", {}))
+        await asyncio.sleep(0)
+        pieces = encode(frame.DATA, 1, b"ab") * 2000
+        tracemalloc.start()
+        try:
+            for _ in range(100):
+                connection.received(pieces)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        connection.received(reply({"ok": {}}))
+        return peak, (await call).data
+
+    peak, data = play(scene)
+    assert data == b"ab" * 200_000
+    assert peak < 4 << 20
 
 
 def test_another_runtime_is_refused() -> None:
@@ -173,10 +242,10 @@ def test_a_lost_stream_ends_every_waiting_call() -> None:
     """No call is left waiting, and none is taken afterwards."""
 
     async def scene(connection: Connection, script: Script) -> list[Any]:
-        calls = [asyncio.ensure_future(connection.request("read", {})) for _ in range(3)]
+        calls = [asyncio.ensure_future(connection.request("stat", {})) for _ in range(3)]
         await asyncio.sleep(0)
         connection.closed("gone")
-        late = asyncio.ensure_future(connection.request("read", {}))
+        late = asyncio.ensure_future(connection.request("stat", {}))
         assert script.is_closed
         return await asyncio.gather(*calls, late, return_exceptions=True)
 
@@ -194,9 +263,128 @@ def test_cancelling_a_call_waits_for_its_end_in_the_box() -> None:
         await asyncio.sleep(0)
         assert script.sent.endswith(encode(frame.CANCEL, 1))
         assert not call.done()
-        connection.received(reply({"ok": {}}))
+        connection.received(reply({"ok": RAN}))
         with pytest.raises(asyncio.CancelledError):
             await call
+        assert connection.error is None
+
+    play(scene)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits that are seconds long in the product are short."""
+    monkeypatch.setattr(connection_module, "CANCEL_MARGIN", 0.05)
+    monkeypatch.setattr(connection_module, "PING_INTERVAL", 0.01)
+    monkeypatch.setattr(connection_module, "PING_PATIENCE", 0.3)
+
+
+async def loss_of(connection: Connection) -> SandboxError:
+    """Why the connection is lost, once it is; `play` bounds the wait."""
+    while connection.error is None:
+        await asyncio.sleep(0.001)
+    return connection.error
+
+
+async def cancelled_twice(connection: Connection) -> None:
+    """A call whose caller has gone before the agent has said that it is ended."""
+    call = asyncio.ensure_future(connection.request("run", {"grace": 0}, timeout=60))
+    await asyncio.sleep(0)
+    call.cancel()
+    await asyncio.sleep(0)
+    assert not call.done()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_call_cancelled_twice_is_watched_to_its_end() -> None:
+    """When the caller does not wait for the end of its call, the deadline still does."""
+
+    async def scene(connection: Connection, script: Script) -> SandboxError:
+        await cancelled_twice(connection)
+        return await loss_of(connection)
+
+    assert "was not ended by the agent" in str(play(scene))
+
+
+def test_a_call_cancelled_twice_is_ended_by_its_answer() -> None:
+    """The late answer is taken and the box lives."""
+
+    async def scene(connection: Connection, script: Script) -> SandboxError | None:
+        await cancelled_twice(connection)
+        connection.received(reply({"error": {"code": "CANCELLED", "message": "cancelled"}}))
+        again = asyncio.ensure_future(connection.request("stat", {}))
+        await asyncio.sleep(0)
+        connection.received(reply({"ok": {}}, channel=2))
+        await again
+        return connection.error
+
+    assert play(scene) is None
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_call_that_can_not_be_sent_costs_the_box_in_time() -> None:
+    """A stream that takes nothing is lost when the first call's time and margin are over."""
+
+    async def scene(connection: Connection, script: Script) -> Any:
+        connection.pause()
+        calls = [connection.request("grep", {}, timeout=seconds) for seconds in (0.02, 60)]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    errors = play(scene)
+    assert [type(error) for error in errors] == [AgentLost] * 2
+    assert "took no input" in str(errors[0])
+
+
+def test_a_call_waits_until_the_stream_takes_it() -> None:
+    """Nothing is sent while the stream is full, and all of it afterwards."""
+
+    async def scene(connection: Connection, script: Script) -> None:
+        connection.pause()
+        call = asyncio.ensure_future(connection.request("stat", {}, timeout=60))
+        await asyncio.sleep(0)
+        assert b"stat" not in script.sent
+        connection.resume()
+        while b"stat" not in script.sent:
+            await asyncio.sleep(0)
+        connection.received(reply({"ok": {}}))
+        await call
+        assert connection.error is None
+
+    play(scene)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_pongs_that_answer_no_ping_keep_no_box() -> None:
+    """An agent that does not read can't say what a ping held."""
+
+    async def scene(connection: Connection, script: Script) -> SandboxError:
+        ping = frame.HEADER.pack(frame.PING, 0, 0)[:5]
+        while connection.error is None:
+            number = script.sent.count(ping)
+            connection.received(encode(frame.PONG, 0, str(number).encode()))
+            await asyncio.sleep(0.001)
+        return connection.error
+
+    assert "did not answer" in str(play(scene))
+
+
+@pytest.mark.usefixtures("impatient")
+def test_pongs_that_echo_their_pings_keep_the_box() -> None:
+    """Each ping is answered by what it held."""
+
+    async def scene(connection: Connection, script: Script) -> None:
+        parser = frame.Parser(frame.TO_AGENT)
+        echoed: set[bytes] = set()
+        while len(echoed) < 50:
+            sent, script.sent = script.sent, b""
+            for kind, channel, payload in parser.feed(sent):
+                if kind == frame.PING:
+                    echoed.add(payload)
+                    connection.received(encode(frame.PONG, channel, payload))
+            await asyncio.sleep(0.001)
         assert connection.error is None
 
     play(scene)
@@ -230,15 +418,55 @@ def test_live_output_is_bounded_by_credit() -> None:
 
         call = asyncio.ensure_future(connection.request("run", {"grace": 0}, on_output=take))
         await asyncio.sleep(0)
-        for _ in range(4):
-            connection.received(encode(frame.STDOUT, 1, bytes(400_000)))
+        for _ in range(32):
+            connection.received(encode(frame.STDOUT, 1, bytes(50_000)))
         sent = script.sent
-        connection.received(reply({"ok": {}}))
+        connection.received(reply({"ok": RAN}))
         return seen, sent, await call
 
     seen, sent, _ = play(scene)
     assert seen == 1_600_000
-    assert json.dumps({"bytes": 800_000}, separators=(",", ":")).encode() in sent
+    assert json.dumps({"bytes": 550_000}, separators=(",", ":")).encode() in sent
+
+
+def test_a_listener_that_fails_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    """A fault of one listener is logged; its call goes on, and so does every other."""
+
+    async def scene(connection: Connection, script: Script) -> tuple[int, Any]:
+        times = 0
+
+        def take(channel: str, data: bytes) -> None:
+            nonlocal times
+            times += 1
+            raise ZeroDivisionError
+
+        call = asyncio.ensure_future(connection.request("run", {"grace": 0}, on_output=take))
+        await asyncio.sleep(0)
+        for _ in range(2 * LIVE_CREDIT // LIVE_PIECE):
+            connection.received(encode(frame.STDOUT, 1, bytes(LIVE_PIECE)))
+        connection.received(reply({"ok": RAN}))
+        return times, await call
+
+    with caplog.at_level(logging.ERROR):
+        times, answer = play(scene)
+    assert (times, answer.value) == (1, RAN)
+    assert "a listener to live output failed" in caplog.text
+
+
+@pytest.mark.parametrize("size", [0, LIVE_PIECE + 1])
+def test_live_output_comes_in_pieces_of_a_read(size: int) -> None:
+    """Empty pieces would cost the credit nothing, and huge ones fill a queue of events."""
+
+    async def scene(connection: Connection, script: Script) -> SandboxError | None:
+        request = connection.request("run", {"grace": 0}, on_output=lambda channel, data: None)
+        call = asyncio.ensure_future(request)
+        await asyncio.sleep(0)
+        connection.received(encode(frame.STDOUT, 1, bytes(size)))
+        with pytest.raises(ProtocolError):
+            await call
+        return connection.error
+
+    assert isinstance(play(scene), ProtocolError)
 
 
 @settings(
