@@ -10,12 +10,15 @@ import os
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from executor.errors import Code
 from executor.model import Result
+from tests.conftest import LIMITS
 from tests.loops import Work, open_work
 
 PROMPT = 2.0
@@ -93,6 +96,22 @@ def test_a6_tabs_are_bytes(work: Work) -> None:
     assert content(work, "f") == b"\tif z:\n\t\ty\n"
 
 
+@pytest.mark.parametrize("replace_all", [False, True])
+def test_a9_an_empty_old_text_is_an_error_everywhere(work: Work, replace_all: bool) -> None:
+    """In a file, an empty one and a missing one: nothing changes and nothing is made."""
+    work.write("f9", "aXb")
+    work.write("empty9", "")
+    for name in ("f9", "empty9", "none9"):
+        work.call("read_file", path=name)
+        given = {"path": name, "old_string": "", "new_string": "-", "replace_all": replace_all}
+        result = work.call("edit_file", **given)
+        assert result.code is Code.INVALID_ARGUMENTS and "old_string is empty" in str(
+            result.content
+        )
+    assert (content(work, "f9"), content(work, "empty9")) == (b"aXb", b"")
+    assert not (work.root / "none9").exists()
+
+
 @pytest.mark.parametrize(("old", "replace_all"), [("cost=A", False), ("A", True)])
 def test_a8_new_text_is_literal(work: Work, old: str, replace_all: bool) -> None:
     """Dollar signs, backslashes and group names are only characters."""
@@ -116,6 +135,43 @@ def test_a12_links_stay_links(work: Work) -> None:
     for name in ("read_file", "edit_file"):
         more = {"old_string": "a", "new_string": "b"} if name == "edit_file" else {}
         assert work.call(name, path="d/away", **more).code is Code.INVALID_PATH
+
+
+def test_a13_bytes_in_another_encoding_stay(work: Work) -> None:
+    """An edit elsewhere in a Latin-1 file keeps its bytes."""
+    assert edit(work, "f13", b"v=1\n# na\xefve\n", "v=1", "v=2").is_error is False
+    assert content(work, "f13") == b"v=2\n# na\xefve\n"
+
+
+def test_a14_of_edits_that_are_issued_together_none_is_lost(work: Work) -> None:
+    """Fifty edits of one turn: all that report success are in the file."""
+    work.write("f14", "".join(f"n={number};\n" for number in range(50)))
+    work.call("read_file", path="f14")
+    given = [
+        {"path": "f14", "old_string": f"n={number};", "new_string": f"n={number}!"}
+        for number in range(50)
+    ]
+    results = work.turn(*(("edit_file", arguments) for arguments in given))
+    assert [result.code for result in results] == [None] * 50
+    assert content(work, "f14").decode() == "".join(f"n={number}!\n" for number in range(50))
+
+
+def test_a16_what_was_read_may_be_changed(work: Work) -> None:
+    """Own new files and parts that were seen may be edited; the unread and the changed may not."""
+    assert work.call("write_file", path="own16", content="a\n").is_error is False
+    own = work.call("edit_file", path="own16", old_string="a", new_string="b")
+    assert own.is_error is False
+    work.write("part16", "".join(f"line {number}.\n" for number in range(100)))
+    seen: dict[str, Any] = {"path": "part16", "old_string": "line 1.", "new_string": "x"}
+    assert work.call("edit_file", **seen).code is Code.NOT_READ
+    work.call("read_file", path="part16", limit=2)
+    assert work.call("edit_file", **seen).is_error is False
+    assert work.call("write_file", path="part16", content="x").code is Code.NOT_READ
+    work.call("read_file", path="part16")
+    with (work.root / "part16").open("a") as file:
+        file.write("theirs\n")
+    assert work.call("write_file", path="part16", content="x").code is Code.CONFLICT
+    assert content(work, "part16").endswith(b"theirs\n")
 
 
 def test_a17_no_change_is_an_error(work: Work) -> None:
@@ -159,6 +215,7 @@ def test_a21_huge_files_are_refused_or_searched_in_time(work: Work) -> None:
     result = work.call("edit_file", path="huge", old_string="k=1", new_string="k=2")
     assert time.monotonic() - began < PROMPT
     assert result.code is Code.TOO_LARGE and "MiB" in str(result.content)
+    assert work.call("grep", pattern="k=1", path="huge").is_error is False
     assert out(work, "echo ok") == "ok\n"
     path.unlink()
 
@@ -199,6 +256,18 @@ def test_b23_a_line_of_megabytes_is_clipped(work: Work) -> None:
     text = str(result.content)
     assert len(text) < 10_000 and result.truncated is True
     assert "... [line is 5000000 characters]" in text and text.endswith("     2│end")
+
+
+def test_b25_beyond_the_end_and_empty_are_told_apart(work: Work) -> None:
+    """No line is invented: the number of lines is said, and offsets begin at 1."""
+    work.write("f25", "a\nb\n")
+    for offset in (3, 99):
+        result = work.call("read_file", path="f25", offset=offset)
+        assert result.is_error is True and "2 lines" in str(result.content)
+    work.write("g25", "")
+    assert work.call("read_file", path="g25").content == "empty (0 bytes)"
+    for offset in (0, -1):
+        assert work.call("read_file", path="f25", offset=offset).code is Code.INVALID_ARGUMENTS
 
 
 def test_b27_images_are_never_guessed_from_names(work: Work) -> None:
@@ -244,6 +313,33 @@ def test_d33_brackets_in_folder_names_are_found(work: Work) -> None:
     assert listed.content == "page.tsx"
 
 
+def test_d34_hidden_and_ignored_files_never_vanish_without_a_word(work: Work) -> None:
+    """Hidden files are found; ignored ones are counted, or found when their directory is named."""
+    for name in (".github/workflows/ci.yml", ".hidden.ts", "a.ts", "dist/b.ts"):
+        work.write("d34/" + name, "x\n")
+    work.write("d34/.gitignore", "dist/\n")
+    found = work.call("glob", pattern=".github/workflows/*.yml", path="d34")
+    assert found.content == "d34/.github/workflows/ci.yml"
+    found = work.call("glob", pattern="**/*.ts", path="d34")
+    assert found.content == "d34/.hidden.ts\nd34/a.ts\n[1 ignored by .gitignore]"
+    for given in ({"pattern": "dist/*.ts", "path": "d34"}, {"pattern": "d34/dist/*.ts"}):
+        text = str(work.call("glob", **given).content)
+        assert "d34/dist/b.ts" in text or "1 match hidden by .gitignore" in text
+
+
+@pytest.mark.parametrize("pattern", ["{" * 20_000, "{a,b}" * 8 + "x" * 90_000, "{a,b}" * 9])
+def test_d_no_pattern_keeps_the_box_from_its_other_calls(work: Work, pattern: str) -> None:
+    """What would take long to understand is refused at once; what runs beside it goes on."""
+    results = work.turn(
+        ("glob", {"pattern": pattern}),
+        ("grep", {"pattern": "x", "file_pattern": pattern}),
+        ("read_file", {"path": "d34/a.ts"}),
+    )
+    codes = [result.code for result in results]
+    assert codes == [Code.INVALID_ARGUMENTS, Code.INVALID_ARGUMENTS, None]
+    assert all(result.duration_ms < 1000 * PROMPT for result in results)
+
+
 def test_d36_links_upward_end(work: Work) -> None:
     """Cycles are not entered; a dead link is no error."""
     work.write("t/a/f", "1\n")
@@ -256,6 +352,24 @@ def test_d36_links_upward_end(work: Work) -> None:
     assert work.call("grep", pattern="1", path="t").content == "t/a/f:1:1"
 
 
+def test_e39_the_three_ends_of_a_search_are_told_apart(work: Work) -> None:
+    """A bad regex, no match and an unreadable file: error, success, and a match with a warning."""
+    work.write("e39/a", "hit (\n")
+    work.write("e39/b", "hit\n").chmod(0)
+    bad = work.call("grep", pattern="(", path="e39")
+    assert bad.code is Code.INVALID_ARGUMENTS and "unclosed group" in str(bad.content)
+    none = work.call("grep", pattern="zzz", path="e39/a")
+    assert (none.is_error, none.content) == (False, "No matches found")
+    assert work.call("grep", pattern="x", path="e39/none").code is Code.FILE_NOT_FOUND
+    literal = work.call("grep", pattern="(", path="e39", literal=True)
+    assert str(literal.content).startswith("e39/a:1:hit (")
+    found = work.call("grep", pattern="hit", path="e39")
+    assert found.is_error is False and found.structured is not None
+    if out(work, "cat e39/b") != "hit\n":  # for root nothing is unreadable
+        assert str(found.content).startswith("e39/a:1:hit (\n[")
+        assert "e39/b" in str(found.structured["warnings"])
+
+
 def test_e40_a_hit_in_a_minified_line_is_shown_with_its_surroundings(work: Work) -> None:
     """The reply is short and holds the hit, some text at both sides, and how long it is."""
     work.write("min.js", "a" * 500_000 + "NEEDLE" + "b" * 500_000 + "\n")
@@ -265,6 +379,14 @@ def test_e40_a_hit_in_a_minified_line_is_shown_with_its_surroundings(work: Work)
         assert "min.js:1:" in text and "characters]" in text
 
 
+def test_e42_a_line_ends_before_its_carriage_return(work: Work) -> None:
+    """`$` matches in CRLF files, and no CR is shown."""
+    work.write("e42", "foo\r\nbar\r\n")
+    for pattern, shown in (("foo$", "e42:1:foo"), ("^bar$", "e42:2:bar")):
+        result = work.call("grep", pattern=pattern, path="e42", context=0)
+        assert result.content == shown
+
+
 def test_e43_encodings_and_binary_files(work: Work) -> None:
     """UTF-16 is searched; of a binary file only the fact is told."""
     work.write("enc/u16", b"\xff\xfeh\0i\0t\0\n\0")
@@ -272,6 +394,19 @@ def test_e43_encodings_and_binary_files(work: Work) -> None:
     text = str(work.call("grep", pattern="hit", path="enc").content)
     assert "enc/u16:1:hit" in text and "binary file matches" in text
     assert "\0" not in text
+
+
+def test_a_search_that_memory_ran_out_for_says_so(tmp_path: Path) -> None:
+    """A line that is larger than the memory of the box: the call fails clearly, the box lives."""
+    with open_work("docker", tmp_path, limits=replace(LIMITS, memory="64m")) as small:
+        small.write("deep/x", "x\n")
+        with (small.root / "deep/line").open("wb") as file:
+            for _ in range(128):
+                file.write(b"a" * (1 << 20))
+        result = small.call("grep", pattern="b", path="deep")
+        assert result.code is Code.OUT_OF_MEMORY, result.content
+        assert "memory of the sandbox was used up" in str(result.content)
+        assert small.call("grep", pattern="x", path="deep/x").content == "deep/x:1:x"
 
 
 # ─── F: commands ────────────────────────────────────────────────────────────────────
@@ -324,6 +459,53 @@ def test_f50_f51_nobody_is_at_the_terminal(
     assert found == code if code is not None else found != 0
 
 
+@pytest.mark.parametrize(
+    "command", ["python3 -c 'input()'", "ssh -o ConnectTimeout=1 x@127.0.0.1", "sudo -v"]
+)
+def test_f50_f51_programs_that_ask_somebody_fail(work: Work, command: str) -> None:
+    """Input, host key or password: the program ends with its own error, or is not there."""
+    began = time.monotonic()
+    result = work.call("run_command", command=command)
+    assert time.monotonic() - began < 5
+    assert result.structured is not None and result.structured["exit_code"] not in (0, None)
+    if "input" in command:
+        assert "EOFError" in result.structured["stderr"] or result.structured["exit_code"] == 127
+
+
+HISTORY = r"""
+git init -q repo && git -C repo config user.name a && git -C repo config user.email a@b.c
+head='commit refs/heads/main\ncommitter a <a@b.c> %d +0000\n'
+i=0; while [ $i -lt 500 ]; do i=$((i + 1))
+printf "${head}data 4\\nc%03d\\nM 644 inline f\\ndata 4\\n%04d\\n" $((1000000000 + i)) $i $i
+done | git -C repo fast-import --quiet
+git -C repo symbolic-ref HEAD refs/heads/main
+git -C repo reset -q --hard && git -C repo rev-list --count HEAD
+"""
+
+
+def test_f51_git_never_waits_for_a_pager_or_an_editor(work: Work) -> None:
+    """A log comes whole; what needs an editor fails at once, names it, and changes nothing."""
+    if not out(work, "command -v git"):
+        pytest.skip("there is no git here")
+    assert out(work, HISTORY) == "500\n"
+    log = work.call("run_command", command="git -C repo log")
+    assert log.structured is not None and log.structured["exit_code"] == 0
+    assert log.duration_ms < 5000
+    assert log.structured["stdout"].count("\ncommit ") == 499
+    before = out(work, "git -C repo rev-parse HEAD; echo x > repo/new; git -C repo add new")
+    for command in ("commit", "rebase -i HEAD~2"):
+        if "rebase" in command:
+            assert out(work, "git -C repo reset -q --hard && git -C repo status --short") == ""
+        result = work.call("run_command", command=f"git -C repo {command}")
+        assert result.structured is not None and result.structured["exit_code"] not in (0, None)
+        assert result.duration_ms < 5000
+        said = result.structured["stderr"]
+        named = "No editor can run here" if work.kind == "docker" else "EDITOR"
+        assert named in said, said
+        assert out(work, "git -C repo rev-parse HEAD") == before
+        assert "rebase" not in out(work, "git -C repo status")
+
+
 def test_f53_the_shell_is_the_only_judge_of_syntax(work: Work) -> None:
     """What runs as a script runs; a real error is the shell's own, with its exit code."""
     if out(work, "command -v bash"):
@@ -346,12 +528,50 @@ def test_f55_a_deleted_directory_is_survived(work: Work) -> None:
     assert out(work, "pwd") == result.structured["stdout"]
 
 
+def test_f48_any_bytes_are_shown_somehow(work: Work) -> None:
+    """Random bytes neither fail nor flood."""
+    result = work.call("run_command", command="head -c 100000 /dev/urandom")
+    assert result.is_error is False
+    assert len(str(result.content).encode()) <= 100_000
+
+
+def test_f57_an_endless_flood_times_out_like_anything_else(work: Work) -> None:
+    """Its head and tail are kept, and the next command is prompt."""
+    result = work.call("run_command", command="yes", timeout_ms=1000)
+    assert result.code is Code.TIMEOUT and result.truncated is True
+    assert (result.total_bytes or 0) > len(str(result.content)) > 1000
+    began = time.monotonic()
+    assert out(work, "echo ok") == "ok\n"
+    assert time.monotonic() - began < PROMPT
+
+
 def test_f59_separate_streams_hold_their_own_order(work: Work) -> None:
     """Each stream is whole and in order."""
     result = work.call("run_command", command="for i in 1 2 3; do echo o$i; echo e$i >&2; done")
     assert result.structured is not None
     assert result.structured["stdout"] == "o1\no2\no3\n"
     assert result.structured["stderr"] == "e1\ne2\ne3\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "stdout", "stderr"),
+    [
+        ("true", 0, "", ""),
+        ("exit 1", 1, "", ""),
+        ("echo e >&2", 0, "", "e\n"),
+        # Longer than a ping and the patience for its answer.
+        ("sleep 12; echo ok", 0, "ok\n", ""),
+    ],
+)
+def test_f60_silence_is_no_fault(
+    work: Work, command: str, code: int, stdout: str, stderr: str
+) -> None:
+    """Nothing printed is an empty text, and a command may be silent for long."""
+    result = work.call("run_command", command=command, timeout_ms=120_000)
+    assert result.structured is not None
+    found = [result.structured[key] for key in ("exit_code", "stdout", "stderr")]
+    assert found == [code, stdout, stderr]
+    assert result.duration_ms < 1000 * (PROMPT + 12 * ("sleep" in command))
 
 
 def test_f61_text_is_utf8(work: Work) -> None:

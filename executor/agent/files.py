@@ -43,6 +43,7 @@ RAW_LIMIT = 1 << 20
 RAW_LIMIT_MOST = 8 << 20
 
 _SMALL = 256 << 10
+_MANY_LINES = 20_000
 _CHUNK = 1 << 20
 _SCAN_LIMIT = 4 << 30
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | SAFE
@@ -114,6 +115,8 @@ def read(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Reply 
                 return _read_raw(fd, status, path, arguments.get("max_raw_bytes", RAW_LIMIT))
             data = os.read(fd, status.st_size + 1) if status.st_size <= _SMALL else b""
             small = len(data) == status.st_size and status.st_size <= _SMALL
+            if small and window.limit > _MANY_LINES and data.count(b"\n") > _MANY_LINES:
+                small = False  # to show them takes long
         finally:
             os.close(fd)
     if not small:
@@ -158,7 +161,8 @@ def _read_up_to(fd: int, limit: int, first: int) -> bytes:
 def _reply(path: str, mtime: int, data: bytes, window: text.Window) -> Reply:
     """The reply for a whole file in memory."""
     head = data[: text.HEAD]
-    decoded = text.from_utf16(data) if head[:2] in (b"\xff\xfe", b"\xfe\xff") else None
+    marked = head[:2] in (b"\xff\xfe", b"\xfe\xff")
+    decoded = text.finished(text.from_utf16(data)) if marked else None
     if decoded is None:
         _refuse_binary(path, head, len(data), window)
     bom = decoded is not None or data.startswith(text.BOM)
@@ -199,18 +203,22 @@ def _read_long(workspace: Workspace, path: str, window: text.Window) -> Steps:
             status = os.fstat(fd)
             _require_regular(status, path)
             head = os.pread(fd, text.HEAD, 0)
-            if text.utf16_codec(head) is not None and status.st_size <= EDIT_LIMIT:
-                data = yield from _contents(fd, EDIT_LIMIT)
-                if text.from_utf16(data) is not None:
-                    return _reply(path, status.st_mtime_ns, data, window)
-                os.lseek(fd, 0, os.SEEK_SET)
+            codec = text.utf16_codec(head)
+            if codec is not None and status.st_size <= EDIT_LIMIT:
+                try:
+                    return (yield from _stream(fd, status, path, window, text.Utf16(codec)))
+                except UnicodeDecodeError:  # what looks like a mark is none
+                    os.lseek(fd, 0, os.SEEK_SET)
             _refuse_binary(path, head, status.st_size, window)
-            return (yield from _stream(fd, status, path, window))
+            return (yield from _stream(fd, status, path, window, None))
         finally:
             os.close(fd)
 
 
-def _stream(fd: int, status: os.stat_result, path: str, window: text.Window) -> Steps:
+def _stream(
+    fd: int, status: os.stat_result, path: str, window: text.Window, utf16: text.Utf16 | None
+) -> Steps:
+    """The reply for a file that is read once from its start to where nothing more is needed."""
     lines = text.Lines(window)
     hashing = blake2b(digest_size=16)
     valid = text.Utf8()
@@ -221,9 +229,12 @@ def _stream(fd: int, status: os.stat_result, path: str, window: text.Window) -> 
         if not chunk:
             ended = True
             break
-        bom = bom or (position == 0 and chunk.startswith(text.BOM))
-        valid.feed(chunk)
-        lines.feed(chunk[3:] if bom and position == 0 else chunk)
+        if utf16 is not None:
+            yield from lines.take(utf16.feed(chunk))
+        else:
+            bom = bom or (position == 0 and chunk.startswith(text.BOM))
+            valid.feed(chunk)
+            yield from lines.take(chunk[3:] if bom and position == 0 else chunk)
         position += len(chunk)
         hashed = max(status.st_size, position) <= HASH_LIMIT
         if hashed:
@@ -231,11 +242,15 @@ def _stream(fd: int, status: os.stat_result, path: str, window: text.Window) -> 
         elif _enough(lines, path, position):
             break
         yield None
+    if utf16 is not None:
+        utf16.feed(b"", final=True)
     reply, data = lines.finish(ended=ended)
     reply["size"] = position if ended else max(status.st_size, position)
     reply["modified"] = time_text(status.st_mtime_ns)
     reply["hash"] = hashing.hexdigest() if reply["size"] <= HASH_LIMIT else None
-    reply |= {"bom": bom, "encoding": "utf-8", "invalid": not valid.finish(ended=ended)}
+    encoding = "utf-8" if utf16 is None else "utf-16"
+    reply |= {"bom": bom or utf16 is not None, "encoding": encoding}
+    reply["invalid"] = not valid.finish(ended=ended)
     return reply, data
 
 
@@ -318,7 +333,7 @@ def edit(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
                 data = yield from _contents(fd, EDIT_LIMIT)
                 if (yield from _digest(data)) != arguments.get("expect"):
                     raise _changed(path)
-                edited = _edited(data, old, new, everywhere)
+                edited = yield from _edited(data, old, new, everywhere)
                 yield from _save(place, path, edited.text, (fd, before))
             finally:
                 os.close(fd)
@@ -331,15 +346,19 @@ def edit(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
     return reply, b""
 
 
-def _edited(data: bytes, old: bytes, new: bytes, everywhere: bool) -> text.Edited:
+def _edited(
+    data: bytes, old: bytes, new: bytes, everywhere: bool
+) -> Generator[None, Any, text.Edited]:
     """The content after the edit; UTF-16 is edited as the text that reading shows."""
-    decoded = text.from_utf16(data) if text.utf16_codec(data[:4]) else None
-    codec = text.utf16_codec(data[:4]) or ""
-    if decoded is None or text.to_utf16(decoded, codec, data[:2]) != data:
-        return text.replace(data, old, new, everywhere=everywhere)
-    edited = text.replace(decoded, old, new, everywhere=everywhere)
+    codec = text.utf16_codec(data[:4])
+    decoded = yield from text.from_utf16(data)
+    if codec is None or decoded is None:
+        return (yield from text.replace(data, old, new, everywhere=everywhere))
+    if (yield from text.to_utf16(decoded, codec, data[:2])) != data:
+        return (yield from text.replace(data, old, new, everywhere=everywhere))
+    edited = yield from text.replace(decoded, old, new, everywhere=everywhere)
     try:
-        edited.text = text.to_utf16(edited.text, codec, data[:2])
+        edited.text = yield from text.to_utf16(edited.text, codec, data[:2])
     except UnicodeDecodeError:
         raise Failure(
             "UNSUPPORTED", "The file is UTF-16 and new_string is not valid text."

@@ -9,11 +9,16 @@ from .text import characters, leading_bytes
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
-    from typing import Any
+    from typing import Any, TypeAlias
 
     from .search import Filter, Options
 
+    Pauses: TypeAlias = Generator[None, Any, None]
+    Rest: TypeAlias = Generator[None, Any, bytes]
+
 _LONG = 256 << 10
+_SLICE = 1000
+"""Records, or as much work as they are, between two pauses."""
 _MAX_WARNINGS = 20
 
 _RECORD = re.compile(rb"([^\0]+)\0(\d+)(?::(\d+):|-)([^\n]*)\n")
@@ -118,6 +123,7 @@ class Hits:
         self._held = 0
         self._too_late: bytes | None = None
         self._matches = self._file_count = self._size = 0
+        self._work = self._more_warnings = 0
         self._partial = self._has_more = False
         self._apart = bool(options.before or options.after)
         self.read = 0
@@ -126,16 +132,30 @@ class Hits:
     def stop(self, reason: str) -> None:
         """There is no more output, though it is not complete."""
         self._partial = True
-        self.warnings.append(reason)
+        self.warn(reason)
         self._end_file()
+
+    def warn(self, warning: str) -> None:
+        """Keep a warning; those that come too late to be shown are only counted."""
+        if len(self.warnings) < _MAX_WARNINGS:
+            self.warnings.append(warning)
+        else:
+            self._more_warnings += 1
 
     # ─── output → records ───────────────────────────────────────────────────────────
 
-    def feed(self, piece: bytes) -> None:
+    def _pause(self) -> Pauses:
+        """Give way when enough was done since the last time."""
+        self._work += 1
+        if self._work > _SLICE:
+            self._work = 0
+            yield None
+
+    def feed(self, piece: bytes) -> Pauses:
         """Take the next piece of the output."""
         self.read += len(piece)
         if self._long is not None:
-            piece = self._feed_long(self._long, piece)
+            piece = yield from self._feed_long(self._long, piece)
         buffer = self._buffer + piece if self._buffer else piece
         position = 0
         while True:
@@ -144,33 +164,36 @@ class Hits:
                 break
             position = record.end()
             path, number, column, line = record.groups()
+            self._work += 1
+            if path != self._path or self._work > _SLICE:
+                yield from self._pause()
             if path != self._path:
-                self._begin_file(path)
+                yield from self._begin_file(path)
             if self._file is not None:
                 line = line.removesuffix(b"\r")
                 anchor = int(column) - 1 if column else 0
                 self._add(int(number), column, _clip(line, anchor, self._options.line_chars))
         self._buffer = buffer[position:]
         if len(self._buffer) > _LONG:
-            self._begin_long()
+            yield from self._begin_long()
 
-    def finish(self) -> None:
+    def finish(self) -> Pauses:
         """All output was taken."""
         if self._long is not None:
-            self._feed_long(self._long, b"\n")
-        self._take_binaries(self._buffer)
+            yield from self._feed_long(self._long, b"\n")
+        yield from self._take_binaries(self._buffer)
         self._end_file()
 
-    def _begin_long(self) -> None:
+    def _begin_long(self) -> Pauses:
         """Stop holding a line that has no end yet."""
-        self._buffer = self._take_binaries(self._buffer)
+        self._buffer = yield from self._take_binaries(self._buffer)
         start = _RECORD_START.match(self._buffer)
         if start is not None:
             self._long = _LongLine(start, 4 * self._options.line_chars)
             self._long.feed(self._buffer[start.end() :])
             self._buffer = b""
 
-    def _feed_long(self, line: _LongLine, piece: bytes) -> bytes:
+    def _feed_long(self, line: _LongLine, piece: bytes) -> Rest:
         """Take more of a long line; gives what comes after it."""
         end = piece.find(b"\n")
         if end < 0:
@@ -179,12 +202,12 @@ class Hits:
         line.feed(piece[:end])
         self._long = None
         if line.path != self._path:
-            self._begin_file(line.path)
+            yield from self._begin_file(line.path)
         if self._file is not None:
             self._add(line.number, line.column, line.clipped(self._options.line_chars))
         return piece[end + 1 :]
 
-    def _take_binaries(self, data: bytes) -> bytes:
+    def _take_binaries(self, data: bytes) -> Rest:
         """Note the files that are said to be binary; gives what follows."""
         position = 0
         while True:
@@ -192,9 +215,11 @@ class Hits:
             if said is None:
                 return data[position:]
             position = said.end()
+            yield from self._pause()
             if self._file is not None and self._file.name == said[1]:
                 self._file = None  # its lines up to here say less than that it is binary
             self._end_file()
+            self._work += self._filter.work(said[1])
             if self._filter.takes(said[1]):
                 self._file = _File(said[1])
                 line = self._file.label + b": binary file matches"
@@ -202,11 +227,12 @@ class Hits:
 
     # ─── records → files ────────────────────────────────────────────────────────────
 
-    def _begin_file(self, path: bytes) -> None:
+    def _begin_file(self, path: bytes) -> Pauses:
         self._path = path
-        name = self._take_binaries(path).removeprefix(b"./")
+        name = (yield from self._take_binaries(path)).removeprefix(b"./")
         self._end_file()
         self._last_match = self._last_line = 0
+        self._work += self._filter.work(name)
         if self._filter.takes(name):
             self._file = _File(name)
 
@@ -234,7 +260,7 @@ class Hits:
         if not file.has_more:
             file.has_more = self._has_more = True
             label = file.label.decode("utf-8", "replace")
-            self.warnings.append(f"{label}: only the first {self._options.per_file} matches")
+            self.warn(f"{label}: only the first {self._options.per_file} matches")
 
     def _end_file(self) -> None:
         file, self._file = self._file, None
@@ -246,13 +272,15 @@ class Hits:
         if self._too_late is None or file.name < self._too_late:
             self._files[file.name] = file
             self._held += min(file.size, self._options.max_bytes)
-            if self._held > 8 * self._options.max_bytes:
+            most = 2 * self._options.max_results
+            if self._held > 8 * self._options.max_bytes or len(self._files) > most:
                 self._forget_late_files()
 
     def _forget_late_files(self) -> None:
+        """Every file shows a match and takes its bytes: hold no more of them than that allows."""
         size = 0
-        for name in sorted(self._files):
-            if size > self._options.max_bytes:
+        for count, name in enumerate(sorted(self._files)):
+            if size > self._options.max_bytes or count > self._options.max_results:
                 self._too_late = min(name, self._too_late or name)
                 del self._files[name]
             else:
@@ -293,7 +321,7 @@ class Hits:
         return reply, b"\n".join(shown_lines)
 
     def _first_warnings(self) -> list[str]:
-        if len(self.warnings) <= _MAX_WARNINGS:
+        if not self._more_warnings:
             return self.warnings
-        rest = len(self.warnings) - _MAX_WARNINGS + 1
+        rest = self._more_warnings + 1
         return [*self.warnings[: _MAX_WARNINGS - 1], f"and {rest} more warnings"]

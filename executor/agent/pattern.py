@@ -2,6 +2,9 @@
 
 A name may itself look like a pattern (`[id]`, `{x}`). So a pattern with brackets or
 braces has several readings; the most literal one that finds anything is what was meant.
+
+The agent has one thread, so that no pattern may keep it: its length, its braces and what
+they expand to are bounded, and what remains is compiled bit by bit.
 """
 
 from __future__ import annotations
@@ -12,10 +15,18 @@ from .operation import Failure
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
+    from typing import Any, TypeAlias
 
+    Pauses: TypeAlias = Generator[None, Any, None]
+
+MAX_CHARACTERS = 1000
+MAX_BRACES = 32
+MAX_EXPANDED = 16 << 10
+"""Characters that all alternatives of all readings may have together."""
 _MAX_ALTERNATIVES = 256
 _MAX_VARIED = 4
+_MAX_COMPILED = 2000
 _ANY_DIRECTORIES = r"(?:[^/]+/)*"
 
 
@@ -31,10 +42,11 @@ class Pattern:
         depth: how many names below `base` a match has; None if there is no limit.
 
     Raises:
-        Failure: INVALID_ARGUMENTS, no pattern.
+        Failure: INVALID_ARGUMENTS, no pattern, or one that would take too much time.
     """
 
     def __init__(self, pattern: str) -> None:
+        require_bounded(pattern)
         parts = [part for part in _split(pattern) if part not in ("", ".")]
         plain = 0
         while plain < len(parts) and not _is_magic(parts[plain]):
@@ -44,17 +56,53 @@ class Pattern:
         rest = "/".join(parts[plain:])
         alternatives = expand(rest)
         self.depth = _depth(alternatives)
-        self._readings = [_compile(reading) for reading in _readings(rest, alternatives)]
-        readings = "|".join(reading.pattern for reading in self._readings)
-        self._any = self._readings[0] if len(self._readings) == 1 else _compile([readings])
+        self._texts = list(_readings(rest, alternatives))
+        _require_few(sum(len(text) for texts, _, _ in self._texts for text in texts))
+        self._readings: list[list[re.Pattern[str]]] = []
+        self._any: re.Pattern[str] | None = None
+        self._size = 0
+
+    def prepare(self) -> Pauses:
+        """Compile it, giving way in between; otherwise that is done when it is first used.
+
+        Raises:
+            Failure: INVALID_ARGUMENTS, no pattern.
+        """
+        for texts, literal, braces in self._texts[len(self._readings) :]:
+            reading: list[re.Pattern[str]] = []
+            pending: list[str] = []
+            size = 0
+            for text in texts:
+                pending.append(_translate(text, literal, braces=braces))
+                size += len(pending[-1])
+                if size > _MAX_COMPILED:
+                    reading.append(_compile(pending))
+                    self._size += size
+                    pending, size = [], 0
+                    yield None
+            if pending:
+                reading.append(_compile(pending))
+                self._size += size
+            self._readings.append(reading)
+            yield None
+        if self._any is None and self._size <= _MAX_COMPILED and len(self._readings) > 1:
+            self._any = _compile([part.pattern for parts in self._readings for part in parts])
+
+    def work(self, path: str | bytes) -> int:
+        """About how many units of 4 µs a match of this path may take."""
+        return 1 + self._size * (len(path) + 50) // 4000
 
     def reading(self, path: str) -> int | None:
         """Which reading matches a path relative to `base`, most literal first; None: none."""
-        if self._any.fullmatch(path) is None:
+        if len(self._readings) < len(self._texts):
+            for _ in self.prepare():
+                pass
+        if self._any is not None and self._any.fullmatch(path) is None:
             return None
-        for index, reading in enumerate(self._readings):
-            if reading.fullmatch(path) is not None:
-                return index
+        for index, parts in enumerate(self._readings):
+            for part in parts:
+                if part.fullmatch(path) is not None:
+                    return index
         return None
 
     def reading_from_start(self, path: str) -> int | None:
@@ -68,7 +116,35 @@ class Pattern:
 
     def matches(self, path: str) -> bool:
         """Does any reading match?"""
-        return self._any.fullmatch(path) is not None
+        return self.reading(path) is not None
+
+
+def require_bounded(pattern: str) -> None:
+    """Refuse a text that would take long even to be taken apart.
+
+    Raises:
+        Failure: INVALID_ARGUMENTS.
+    """
+    if len(pattern) > MAX_CHARACTERS:
+        raise Failure(
+            "INVALID_ARGUMENTS",
+            f"The pattern has {len(pattern)} characters; a glob pattern may have "
+            f"{MAX_CHARACTERS}. Use a shorter one, or several calls.",
+        )
+    if pattern.count("{") > MAX_BRACES:
+        raise Failure(
+            "INVALID_ARGUMENTS",
+            f"The pattern has more than {MAX_BRACES} opening braces; use fewer.",
+        )
+
+
+def _require_few(expanded: int) -> None:
+    if expanded > MAX_EXPANDED:
+        raise Failure(
+            "INVALID_ARGUMENTS",
+            f"The pattern stands for {expanded} characters once its braces and brackets are "
+            f"written out; at most {MAX_EXPANDED} can be used. Use fewer of them.",
+        )
 
 
 def _compile(alternatives: list[str]) -> re.Pattern[str]:
@@ -93,24 +169,24 @@ def _depth(alternatives: list[str]) -> int | None:
     return depth
 
 
-def _readings(rest: str, alternatives: list[str]) -> Iterator[list[str]]:
-    """Every way to understand the pattern, as regular expressions, the most literal first."""
+def _readings(
+    rest: str, alternatives: list[str]
+) -> Iterator[tuple[list[str], frozenset[int], bool]]:
+    """Every way to understand the pattern, the most literal first.
+
+    Each is: alternatives, parts whose brackets are text, and whether braces are text.
+    """
     if alternatives != [rest]:
-        for choice in _choices([rest]):
-            yield [_translate(rest, choice, braces=True)]
-    for choice in _choices(alternatives):
-        yield [_translate(alternative, choice) for alternative in alternatives]
+        for choice in _choices([_split(rest)]):
+            yield [rest], choice, True
+    for choice in _choices([alternative.split("/") for alternative in alternatives]):
+        yield alternatives, choice, False
 
 
-def _choices(alternatives: list[str]) -> Iterator[frozenset[int]]:
+def _choices(alternatives: list[list[str]]) -> Iterator[frozenset[int]]:
     """Which parts have their brackets taken literally: sets of positions of parts."""
     varied = sorted(
-        {
-            index
-            for alternative in alternatives
-            for index, part in enumerate(_split(alternative))
-            if "[" in part
-        }
+        {index for parts in alternatives for index, part in enumerate(parts) if "[" in part}
     )
     if len(varied) > _MAX_VARIED:
         yield frozenset(varied)
@@ -124,20 +200,15 @@ def _choices(alternatives: list[str]) -> Iterator[frozenset[int]]:
 # ─── text → parts and alternatives ──────────────────────────────────────────────────
 
 
-def _split(pattern: str) -> list[str]:
-    """The parts between slashes, but for slashes within braces."""
-    parts: list[str] = []
-    start = depth = 0
-    for position, character in _significant(pattern):
-        if character == "{" and _closing(pattern, position) is not None:
-            depth += 1
-        elif character == "}" and depth:
-            depth -= 1
-        elif character == "/" and not depth:
-            parts.append(pattern[start:position])
-            start = position + 1
-    parts.append(pattern[start:])
-    return parts
+class _Braces:
+    """A pair of braces with a comma: where it opens and closes, and where its commas are."""
+
+    __slots__ = ("closing", "commas", "opening")
+
+    def __init__(self, opening: int) -> None:
+        self.opening = opening
+        self.closing = -1
+        self.commas: list[int] = []
 
 
 def _significant(pattern: str) -> Iterator[tuple[int, str]]:
@@ -152,20 +223,38 @@ def _significant(pattern: str) -> Iterator[tuple[int, str]]:
             yield position, character
 
 
-def _closing(pattern: str, start: int) -> int | None:
-    """Where the brace that opens at `start` closes; None if it doesn't or has no comma."""
-    depth = 0
-    comma = False
-    for offset, character in _significant(pattern[start:]):
+def _braces(pattern: str) -> list[_Braces]:
+    """The pairs of braces that close and have a comma, in the order in which they open."""
+    found: list[_Braces] = []
+    if "{" not in pattern:
+        return found
+    open_ones: list[_Braces] = []
+    for position, character in _significant(pattern):
         if character == "{":
-            depth += 1
-        elif character == "," and depth == 1:
-            comma = True
-        elif character == "}":
-            depth -= 1
-            if not depth:
-                return start + offset if comma else None
-    return None
+            open_ones.append(_Braces(position))
+        elif character == "," and open_ones:
+            open_ones[-1].commas.append(position)
+        elif character == "}" and open_ones:
+            braces = open_ones.pop()
+            if braces.commas:
+                braces.closing = position
+                found.append(braces)
+    return sorted(found, key=lambda braces: braces.opening)
+
+
+def _split(pattern: str) -> list[str]:
+    """The parts between slashes, but for slashes within braces."""
+    parts: list[str] = []
+    start, inner = 0, -1
+    braces = _braces(pattern)
+    for position, character in _significant(pattern):
+        while braces and braces[0].opening < position:
+            inner = max(inner, braces.pop(0).closing)
+        if character == "/" and position > inner:
+            parts.append(pattern[start:position])
+            start = position + 1
+    parts.append(pattern[start:])
+    return parts
 
 
 def expand(pattern: str) -> list[str]:
@@ -174,47 +263,30 @@ def expand(pattern: str) -> list[str]:
     Raises:
         Failure: INVALID_ARGUMENTS, too many.
     """
-    done: list[str] = []
-    todo = [pattern]
-    while todo:
-        text = todo.pop()
-        braces = _first_braces(text)
-        if braces is None:
-            done.append(text)
-        else:
-            start, end = braces
-            options = _options(text[start + 1 : end])
-            todo += [text[:start] + option + text[end + 1 :] for option in reversed(options)]
-        if len(done) + len(todo) > _MAX_ALTERNATIVES:
-            raise Failure(
-                "INVALID_ARGUMENTS",
-                f"The pattern has more than {_MAX_ALTERNATIVES} alternatives; use fewer braces.",
-            )
-    return done
+    return _expanded(pattern, _braces(pattern), 0, len(pattern))
 
 
-def _first_braces(pattern: str) -> tuple[int, int] | None:
-    for position, character in _significant(pattern):
-        if character == "{":
-            end = _closing(pattern, position)
-            if end is not None:
-                return position, end
-    return None
-
-
-def _options(inner: str) -> list[str]:
-    options: list[str] = []
-    start = depth = 0
-    for position, character in _significant(inner):
-        if character == "{":
-            depth += 1
-        elif character == "}":
-            depth -= 1
-        elif character == "," and not depth:
-            options.append(inner[start:position])
-            start = position + 1
-    options.append(inner[start:])
-    return options
+def _expanded(pattern: str, braces: list[_Braces], start: int, end: int) -> list[str]:
+    """The alternatives of `pattern[start:end]`."""
+    done = [""]
+    for pair in braces:
+        if start <= pair.opening < end:
+            options: list[str] = []
+            first = pair.opening + 1
+            for last in (*pair.commas, pair.closing):
+                options += _expanded(pattern, braces, first, last)
+                first = last + 1
+            head = pattern[start : pair.opening]
+            if len(done) * len(options) > _MAX_ALTERNATIVES:
+                raise Failure(
+                    "INVALID_ARGUMENTS",
+                    f"The pattern has more than {_MAX_ALTERNATIVES} alternatives; "
+                    "use fewer braces.",
+                )
+            done = [before + head + option for before in done for option in options]
+            _require_few(sum(map(len, done)))
+            start = pair.closing + 1
+    return [before + pattern[start:end] for before in done]
 
 
 # ─── parts → regular expressions ────────────────────────────────────────────────────
@@ -254,7 +326,9 @@ def _component(part: str, *, brackets_are_text: bool) -> str:
                 pieces.append("")
             continue
         if character == "?":
-            pieces[-1] += "[^/]"
+            count = 1 + len(part[position:]) - len(part[position:].lstrip("?"))
+            position += count - 1
+            pieces[-1] += "[^/]" if count == 1 else f"[^/]{{{count}}}"
         elif character == "[" and not brackets_are_text:
             expression, position = _class(part, position)
             pieces[-1] += expression
@@ -262,7 +336,7 @@ def _component(part: str, *, brackets_are_text: bool) -> str:
             pieces[-1] += re.escape(part[position])
             position += 1
         else:
-            pieces[-1] += re.escape(character)
+            pieces[-1] += character if character.isalnum() else re.escape(character)
     if len(pieces) == 1:
         return pieces[0]
     first, *middle, last = pieces

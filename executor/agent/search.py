@@ -10,28 +10,41 @@ from __future__ import annotations
 import errno
 import os
 import re
+import signal
 import stat
+from collections import deque
+from functools import cache
 
+from .counters import memory_kills
 from .hits import Hits
 from .operation import Command, Exit, Failure
-from .pattern import Pattern
+from .pattern import Pattern, require_bounded
 from .workspace import Workspace, kind, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
     from typing import Any, TypeAlias
 
+    from .counters import Counter
     from .operation import Operation, Steps
 
     Pauses: TypeAlias = Generator[None, Any, None]
     Runs: TypeAlias = Generator[Command | None, bytes | Exit | None, Exit]
+    Take: TypeAlias = Callable[[bytes], Pauses]
 
-_SLICE = 500
+_SLICE = 2000
+"""Units of work between two pauses; one is about 4 µs."""
+_OPEN = 10
+"""Units that it takes to open a directory, or to look where a link leads."""
 _MAX_ENTRIES = 2_000_000
+_MAX_LINKS = 100_000
 _MAX_LINK_DIRECTORIES = 500
+_MAX_LINK_BYTES = 100_000
 _MAX_ARGUMENT = 100_000
 _MAX_OUTPUT = 512 << 20
+_MAX_WAITING = 32 << 20
+_MAX_REASON = 2000
 _MAX_DEPTH = 256
 _ANY_READING = 1 << 30
 
@@ -45,14 +58,102 @@ _COMMON = [
 ]
 
 
-def _run(argv: list[str], take: Any) -> Runs:
-    """Run a program, handing each piece of its output to `take`."""
-    answer = yield Command(argv)
-    while not isinstance(answer, Exit):
-        if answer:
-            take(answer)
-        answer = yield None
-    return answer
+def _run(argv: list[str], take: Take, enough: Callable[[], bool] = lambda: False) -> Runs:
+    """Run a program, handing each piece of its output to `take`.
+
+    More output may come in whenever `take` gives way; it waits its turn.
+
+    Args:
+        enough: nothing more is needed, and the program can be left to be ended.
+
+    Raises:
+        Failure: LIMIT, much more output comes in than can be looked at.
+    """
+    waiting = _Waiting()
+    waiting.add((yield Command(argv)))
+    while True:
+        while waiting.pieces:
+            for _ in take(waiting.next()):
+                waiting.add((yield None))
+            if enough():
+                return Exit(0, b"")
+        if waiting.exit is not None:
+            return waiting.exit
+        waiting.add((yield None))
+
+
+class _Waiting:
+    """Output that came in while what came before was looked at."""
+
+    def __init__(self) -> None:
+        self.pieces: deque[bytes] = deque()
+        self.exit: Exit | None = None
+        self._size = 0
+
+    def add(self, answer: bytes | Exit | None) -> None:
+        """Take what a pause brought."""
+        if isinstance(answer, Exit):
+            self.exit = answer
+        elif answer:
+            self.pieces.append(answer)
+            self._size += len(answer)
+        if self._size > _MAX_WAITING:
+            raise Failure(
+                "LIMIT",
+                "The pattern takes too long to be matched with so many files. "
+                "Use a simpler one, or search a directory further down.",
+            )
+
+    def next(self) -> bytes:
+        """The piece whose turn it is."""
+        piece = self.pieces.popleft()
+        self._size -= len(piece)
+        return piece
+
+
+def _nothing(piece: bytes) -> Pauses:
+    """Takes output that only the exit code of its program is asked for."""
+    yield from ()
+
+
+def _run_whole(argv: list[str], take: Take) -> Runs:
+    """The same for a program whose output is of no use when it was ended early.
+
+    Raises:
+        Failure: OUT_OF_MEMORY or EXECUTION_ERROR, it was.
+    """
+    kills = _kills()
+    exit = yield from _run(argv, take)
+    if exit.status < 0:
+        raise _early_end(exit.status, kills)
+    return exit
+
+
+def _kills() -> int:
+    """How many processes of the box the kernel has ended for memory."""
+    return _memory_kills().read()
+
+
+@cache
+def _memory_kills() -> Counter:
+    return memory_kills()
+
+
+def _early_end(status: int, kills_before: int) -> Failure:
+    """Why a search ended by itself, which it never should."""
+    if status == -signal.SIGKILL and _kills() > kills_before:
+        return Failure(
+            "OUT_OF_MEMORY",
+            "the search was ended because the memory of the sandbox was used up. "
+            "Search a smaller part, leave out files with very long lines, or end what else runs.",
+        )
+    if status >= 0:
+        return Failure("EXECUTION_ERROR", f"the search failed with exit code {status}")
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    return Failure("EXECUTION_ERROR", f"the search was ended early by {name}. Try again.")
 
 
 def _require_text(name: str, value: str) -> None:
@@ -120,12 +221,14 @@ def glob(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
     path: str = arguments.get("path") or ""
     text: str = arguments["pattern"]
     _require_text("pattern", text)
+    require_bounded(text)
     with workspace.failures(path):
         base = workspace.plain(path)
         _require_directory(workspace, base)
     with workspace.failures(text):
         base, text = _anchored(workspace, base, text)
         pattern = Pattern(text)
+        yield from pattern.prepare()
         base = "/".join(filter(None, (base, pattern.base)))
         if ".git" in base.split("/"):
             return _globbed([], 0, 0, False, ".git is never searched.")
@@ -197,6 +300,7 @@ class _Glob:
         self._pattern = pattern
         self._base = base
         self._prefix = base + "/" if base else ""
+        self._parts = 0 if workspace.beneath else 1
         self._strip = len(os.fsencode(self._prefix)) + 2
         self._rest = b""
         age_of = self._age if arguments.get("order") == "modified" else _no_age
@@ -204,6 +308,7 @@ class _Glob:
         self._visible = _Matches(pattern, self._prefix, keep, age_of)
         self._all = _Matches(pattern, self._prefix, keep, age_of)
         self._links: dict[str, list[str]] = {}
+        self._link_count = self._work = 0
         self._unreadable = 0
         self._partial = False
 
@@ -219,16 +324,18 @@ class _Glob:
         argv = [self._workspace.ripgrep, "--files", "--null", "--no-messages", *_COMMON]
         if self._pattern.depth is not None:
             argv.append(f"--max-depth={self._pattern.depth}")
+        kills = _kills()
         exit = yield from _run([*argv, "--", "./" + self._base], self._take)
         if exit.status not in (0, 1) and (exit.status != 2 or exit.stderr):
-            said = exit.stderr.decode("utf-8", "replace").strip()
-            raise Failure("EXECUTION_ERROR", f"The search failed ({exit.status}). {said}")
+            said = exit.stderr.decode("utf-8", "replace").strip()[:_MAX_REASON]
+            failure = _early_end(exit.status, kills)
+            raise Failure(failure.code, f"{failure.message} {said}".strip())
         yield from self._walk()
         if self._base and not self._visible.seen and self._all.seen:
             self._visible = self._all
             for links in self._links.values():
                 for path in links:
-                    self._visible.offer(path)
+                    yield from self._offer(self._visible, path)
         elif self._links:
             yield from self._add_links()
         found = self._visible.sorted()
@@ -237,6 +344,17 @@ class _Glob:
         ignored = max(0, everything - self._visible.total)
         note = self._note(0 if found else ignored)
         return _globbed(found, self._visible.total, ignored, self._partial, note)
+
+    def _did(self, work: int) -> Pauses:
+        """Give way when enough was done since the last time."""
+        self._work += work
+        if self._work > _SLICE:
+            self._work = 0
+            yield None
+
+    def _offer(self, matches: _Matches, path: str) -> Pauses:
+        matches.offer(path)
+        return self._did(self._pattern.work(path))
 
     def _note(self, ignored: int) -> str | None:
         notes = []
@@ -248,10 +366,13 @@ class _Glob:
             notes.append("The tree is too large or too deep to be searched as a whole.")
         return " ".join(notes) or None
 
-    def _take(self, piece: bytes) -> None:
+    def _take(self, piece: bytes) -> Pauses:
         *paths, self._rest = (self._rest + piece).split(b"\0")
         for path in paths:
             self._visible.offer(os.fsdecode(path[self._strip :]))
+            self._work += self._pattern.work(path)
+            if self._work > _SLICE:
+                yield from self._did(0)
 
     def _walk(self) -> Pauses:
         """Look at every file, ignored or not, and note the links that match."""
@@ -259,6 +380,9 @@ class _Glob:
         entries = 0
         while todo:
             directory, depth = todo.pop()
+            # A long path, and any where the kernel doesn't help, is opened part by part.
+            yield from self._did(_OPEN + len(directory) // 50 + self._parts * depth)
+            entries += 1
             try:
                 fd = self._open(directory)
             except OSError as error:
@@ -268,9 +392,9 @@ class _Glob:
                 with os.scandir(fd) as scan:
                     for entry in scan:
                         entries += 1
-                        if entries % _SLICE == 0:
-                            yield None
                         self._look_at(entry, directory, depth, todo)
+                        if self._work > _SLICE:
+                            yield from self._did(0)
             finally:
                 os.close(fd)
             if entries > _MAX_ENTRIES:
@@ -288,6 +412,7 @@ class _Glob:
         if name == ".git":
             return
         path = f"{directory}/{name}" if directory else name
+        self._work += self._pattern.work(path)
         if entry.is_file(follow_symlinks=False):
             self._all.offer(path)
         elif entry.is_dir(follow_symlinks=False):
@@ -297,9 +422,14 @@ class _Glob:
                 else:
                     self._partial = True
         elif entry.is_symlink() and self._pattern.matches(path) and self._leads_to_file(path):
-            self._links.setdefault(directory, []).append(path)
+            if self._link_count == _MAX_LINKS:
+                self._partial = True
+            else:
+                self._link_count += 1
+                self._links.setdefault(directory, []).append(path)
 
     def _leads_to_file(self, path: str) -> bool:
+        self._work += _OPEN
         try:
             return stat.S_ISREG(self._workspace.status(self._prefix + path).st_mode)
         except OSError:
@@ -307,16 +437,28 @@ class _Glob:
 
     def _add_links(self) -> Steps:
         """Links to files: ripgrep tells which of them are ignored when it may follow them."""
-        directories = list(self._links)[:_MAX_LINK_DIRECTORIES]
-        found: list[bytes] = []
+        wanted: set[bytes] = set()
+        places: list[str] = []
+        size = 0
+        for directory, links in self._links.items():
+            place = "./" + (self._prefix + directory).rstrip("/")
+            size += len(os.fsencode(place)) + 1
+            if size > _MAX_LINK_BYTES or len(places) == _MAX_LINK_DIRECTORIES:
+                self._partial = True
+                break
+            places.append(place)
+            wanted.update(b"./" + os.fsencode(self._prefix + path) for path in links)
+            yield from self._did(len(links))
+        rest = b""
+
+        def take(piece: bytes) -> Pauses:
+            nonlocal rest
+            *paths, rest = (rest + piece).split(b"\0")
+            for path in wanted.intersection(paths):
+                yield from self._offer(self._visible, os.fsdecode(path[self._strip :]))
+
         argv = [self._workspace.ripgrep, "--files", "--null", "--no-messages", "--follow"]
-        places = ["./" + (self._prefix + directory).rstrip("/") for directory in directories]
-        yield from _run([*argv, "--max-depth=1", *_COMMON, "--", *places], found.append)
-        listed = set(b"".join(found).split(b"\0"))
-        for directory in directories:
-            for path in self._links[directory]:
-                if b"./" + os.fsencode(self._prefix + path) in listed:
-                    self._visible.offer(path)
+        yield from _run_whole([*argv, "--max-depth=1", *_COMMON, "--", *places], take)
         return {}, b""
 
 
@@ -402,6 +544,21 @@ class Filter:
             # ripgrep leaves out by name what can't match anyway; the whole path is judged here.
             self.flags = [f"--type-add=wanted:{last}", "--type=wanted"]
 
+    def prepare(self) -> Pauses:
+        """Compile the pattern, giving way in between.
+
+        Raises:
+            Failure: INVALID_ARGUMENTS, no pattern.
+        """
+        if self.pattern is not None:
+            yield from self.pattern.prepare()
+
+    def work(self, path: bytes) -> int:
+        """About how many units of 4 µs `takes` may take for this path."""
+        if self.pattern is None:
+            return 0
+        return self.pattern.work(path) * (1 if self._name_only or not self._base else 2)
+
     def takes(self, path: bytes) -> bool:
         """Is a path of the workspace wanted?"""
         reading = self._reading(path)
@@ -422,19 +579,22 @@ class Filter:
         """Find out how literally the pattern is meant: as literally as any file allows."""
         if not self._has_brackets:
             return {}, b""
-        best = self._best
         rest = b""
+        work = 0
 
-        def take(piece: bytes) -> None:
-            nonlocal best, rest
+        def take(piece: bytes) -> Pauses:
+            nonlocal rest, work
             *paths, rest = (rest + piece).split(b"\0")
             for path in paths:
                 reading = self._reading(path[2:])
-                best = best if reading is None else min(best, reading)
+                self._best = self._best if reading is None else min(self._best, reading)
+                work += self.work(path)
+                if work > _SLICE:
+                    work = 0
+                    yield None
 
         argv = [workspace.ripgrep, "--files", "--null", "--no-messages", *_COMMON]
-        yield from _run([*argv, "--", "./" + base], take)
-        self._best = best
+        yield from _run_whole([*argv, "--", "./" + base], take)
         return {}, b""
 
 
@@ -453,13 +613,15 @@ def grep(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
             # The search says nothing that a model could use when this fails.
             os.close(workspace.open(base, os.O_RDONLY))
     name_filter = Filter(arguments.get("file_pattern"), arguments.get("type"), base)
+    yield from name_filter.prepare()
     yield from name_filter.settle(workspace, base)
     hits, exit = yield from _search(workspace, options, base, name_filter, ignored=False)
     if exit.status == 1 and base and stat.S_ISDIR(status.st_mode):
         anything = yield from _sees_anything(workspace, base)
         if not anything:
             hits, exit = yield from _search(workspace, options, base, name_filter, ignored=True)
-    hits.warnings += _warnings(exit)
+    for warning in _warnings(exit):
+        hits.warn(warning)
     return hits.reply()
 
 
@@ -468,31 +630,30 @@ def _search(
 ) -> Generator[Command | None, bytes | Exit | None, tuple[Hits, Exit]]:
     hits = Hits(options, name_filter)
     argv = options.argv(workspace.ripgrep, base, ignored=ignored, narrow=name_filter.flags)
-    answer = yield Command(argv)
-    while not isinstance(answer, Exit):
-        if answer:
-            hits.feed(answer)
-        if hits.read > _MAX_OUTPUT:
-            hits.stop(f"the search was ended after {_MAX_OUTPUT >> 20} MiB of matches")
-            return hits, Exit(0, b"")
-        answer = yield None
-    hits.finish()
-    if answer.status == 2 and not hits.read:
+    kills = _kills()
+    exit = yield from _run(argv, hits.feed, lambda: hits.read > _MAX_OUTPUT)
+    if hits.read > _MAX_OUTPUT:
+        hits.stop(f"the search was ended after {_MAX_OUTPUT >> 20} MiB of matches")
+        return hits, exit
+    yield from hits.finish()
+    if exit.status == 2 and not hits.read:
         yield from _require_valid(workspace, options, name_filter)
-    elif answer.status not in (0, 1, 2):
-        reason = f"the search was ended early (status {answer.status})"
+    elif exit.status not in (0, 1, 2):
+        failure = _early_end(exit.status, kills)
         if not hits.read:
-            raise Failure("EXECUTION_ERROR", reason)
-        hits.stop(reason)
-    return hits, answer
+            raise failure
+        hits.stop(failure.message)
+    return hits, exit
 
 
 def _require_valid(workspace: Workspace, options: Options, name_filter: Filter) -> Steps:
     """Search nothing, to learn whether it was the expression that failed."""
     argv = [workspace.ripgrep, "--no-config", *name_filter.flags, *options.expression]
-    exit = yield from _run([*argv, "--", "/dev/null"], len)
+    exit = yield from _run_whole([*argv, "--", "/dev/null"], _nothing)
     if exit.status == 2:
         reason = exit.stderr.decode("utf-8", "replace").strip().removeprefix("rg: ")
+        if len(reason) > _MAX_REASON:  # it repeats the expression; what is wrong comes last
+            reason = "…" + reason[-_MAX_REASON:]
         raise Failure("INVALID_ARGUMENTS", reason)
     return {}, b""
 
@@ -502,7 +663,7 @@ def _sees_anything(
 ) -> Generator[Command | None, bytes | Exit | None, bool]:
     """Is there any file below `base` that is not ignored?"""
     argv = [workspace.ripgrep, "--files", "--quiet", "--no-messages", *_COMMON]
-    exit = yield from _run([*argv, "--", "./" + base], len)
+    exit = yield from _run_whole([*argv, "--", "./" + base], _nothing)
     return exit.status == 0
 
 

@@ -1,31 +1,42 @@
 """Bytes of text files, without input or output: lines to show, and replacements.
 
 Everything works on bytes, so that what is not asked about never changes: line ends,
-byte order marks, bytes that are not valid UTF-8.
+byte order marks, bytes that are not valid UTF-8. What may take long gives way.
 """
 
 from __future__ import annotations
 
 import codecs
-from itertools import islice
 
 from .operation import Failure
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
+    from collections.abc import Generator, Iterator
+    from typing import Any, TypeAlias, TypeVar
 
     from .operation import Reply
+
+    T = TypeVar("T")
+    Pauses: TypeAlias = Generator[None, Any, None]
+    Pausing: TypeAlias = Generator[None, Any, T]
 
 BOM = codecs.BOM_UTF8
 HEAD = 8192
 """Bytes at the start of a file that decide whether it is text."""
 
 _CONTINUATION = bytes(range(0x80, 0xC0))
+_LF = b"\n"
 _SPACE = b" \t\r\n\f\v"
 _HINT_BYTES = 512 << 10
+_STEP = 256 << 10
+"""Bytes looked at between two pauses."""
+_LINES_STEP = 4 << 10
+"""The same where every byte may be a line that is taken."""
+_SLICE = 5000
+"""Lines compared between two pauses."""
 _MAX_SLOW_PLACES = 100_000
+_MAX_SLOW_LINES = 100_000
 _MAX_PLACES = 20
 
 
@@ -107,20 +118,75 @@ class Utf8:
         return self._valid and not (ended and self._rest)
 
 
-def from_utf16(data: bytes) -> bytes | None:
+class Utf16:
+    """UTF-16 that comes in pieces → UTF-8, without the mark at its start."""
+
+    def __init__(self, codec: str) -> None:
+        self._decode = codecs.utf_16_le_decode if codec == "utf-16-le" else codecs.utf_16_be_decode
+        self._rest = b""
+        self._started = False
+
+    def feed(self, piece: bytes, *, final: bool = False) -> bytes:
+        """The next piece; of a character that is cut at its end the rest comes later.
+
+        Raises:
+            UnicodeDecodeError: these bytes are no UTF-16.
+        """
+        data = self._rest + piece if self._rest else piece
+        text, used = self._decode(data, "surrogatepass", final)
+        self._rest = data[used:]
+        if text and not self._started:
+            self._started = True
+            text = text[1:]
+        return text.encode("utf-8", "surrogatepass")
+
+
+def from_utf16(data: bytes) -> Pausing[bytes | None]:
     """The text of a UTF-16 file as UTF-8, without its mark; None if it is no such file."""
     codec = utf16_codec(data)
     if codec is None:
         return None
+    decoder = Utf16(codec)
+    pieces: list[bytes] = []
     try:
-        return data[2:].decode(codec, "surrogatepass").encode("utf-8", "surrogatepass")
+        for start in range(0, len(data), _STEP):
+            if start:
+                yield None
+            final = start + _STEP >= len(data)
+            pieces.append(decoder.feed(data[start : start + _STEP], final=final))
     except UnicodeDecodeError:
         return None
+    return b"".join(pieces)
 
 
-def to_utf16(text: bytes, codec: str, mark: bytes) -> bytes:
-    """The inverse of `from_utf16`."""
-    return mark + text.decode("utf-8", "surrogatepass").encode(codec, "surrogatepass")
+def to_utf16(text: bytes, codec: str, mark: bytes) -> Pausing[bytes]:
+    """The inverse of `from_utf16`.
+
+    Raises:
+        UnicodeDecodeError: the text is no UTF-8.
+    """
+    pieces = [mark]
+    start = 0
+    while start < len(text):
+        if start:
+            yield None
+        end = min(start + _STEP, len(text))
+        while start < end < len(text) and text[end] in _CONTINUATION:
+            end -= 1
+        piece = text[start : end if end > start else start + _STEP]
+        pieces.append(piece.decode("utf-8", "surrogatepass").encode(codec, "surrogatepass"))
+        start += len(piece)
+    return b"".join(pieces)
+
+
+def finished(steps: Pausing[T]) -> T:
+    """The result of something that is small enough not to give way."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
 
 
 def utf16_codec(head: bytes) -> str | None:
@@ -263,13 +329,26 @@ class Lines:
         """The window is full, and whether more lines follow it is known."""
         return self.full and self._more
 
+    def take(self, data: bytes) -> Pauses:
+        """Take more of the text, giving way where it has many lines."""
+        start = 0
+        while start < len(data):
+            if start:
+                yield None
+            skips_all = self._window.first - 1 - self._newlines > _STEP
+            step = _STEP if skips_all or self.full else _LINES_STEP
+            self.feed(data[start : start + step])
+            start += step
+
     def feed(self, piece: bytes) -> None:
         """Take the next piece of the text; it is not empty."""
         to_skip = self._window.first - 1 - self._newlines
         count = piece.count(b"\n")
         self._newlines += count
         self._ended = piece.endswith(b"\n")
-        if count < to_skip:
+        if self.full:
+            self._more = True
+        if self.full or count < to_skip:
             return
         if to_skip > 0:
             piece = piece.split(b"\n", to_skip)[-1]
@@ -358,7 +437,7 @@ class Edited:
         self.first_line = first_line
 
 
-def replace(text: bytes, old: bytes, new: bytes, *, everywhere: bool) -> Edited:
+def replace(text: bytes, old: bytes, new: bytes, *, everywhere: bool) -> Pausing[Edited]:
     """Replace `old` by `new`. Line ends of either kind match, and those of the place stay.
 
     Raises:
@@ -366,12 +445,12 @@ def replace(text: bytes, old: bytes, new: bytes, *, everywhere: bool) -> Edited:
     """
     if text.startswith(BOM):
         # The mark belongs to the file: it is neither found, doubled nor removed.
-        edited = _replace(
+        edited = yield from _replace(
             text[3:], old.removeprefix(BOM), new.removeprefix(BOM), everywhere=everywhere
         )
         edited.text = BOM + edited.text
         return edited
-    return _replace(text, old, new, everywhere=everywhere)
+    return (yield from _replace(text, old, new, everywhere=everywhere))
 
 
 def require_old(old: bytes) -> None:
@@ -387,34 +466,29 @@ def require_old(old: bytes) -> None:
         )
 
 
-def _replace(text: bytes, old: bytes, new: bytes, *, everywhere: bool) -> Edited:
+def _replace(text: bytes, old: bytes, new: bytes, *, everywhere: bool) -> Pausing[Edited]:
     require_old(old)
-    needle, exact = _needle(text, old)
-    count = text.count(needle) if needle is not None else _bare(text).count(_bare(old))
-    if not count:
+    ends = yield from _line_ends(text, old, new)
+    needle, exact = yield from _needle(text, old, ends)
+    places = yield from _find(text, old, needle)
+    if not places.count:
         raise Failure("NO_MATCH", NOT_FOUND + _hint(text, old))
-    if count > 1 and not everywhere:
-        raise _ambiguous(text, _places(text, old, needle), count)
+    if places.count > 1 and not everywhere:
+        raise (yield from _ambiguous(text, places))
     literal = exact and b"\r\n" in old and old != new and _bare(old) == _bare(new)
-    put = new if literal else _put_everywhere(text, new)
+    put = new if literal else _put_everywhere(new, ends)
     if put is not None and needle is not None and not put.startswith(BOM):
-        first = text.find(needle)
-        result = text.replace(needle, put)
+        first, result = yield from _replace_alike(text, places, put)
     else:
-        if count > _MAX_SLOW_PLACES:
-            raise Failure(
-                "TOO_LARGE",
-                f"old_string found {count} times in a file with mixed line ends; at most "
-                f"{_MAX_SLOW_PLACES} can be replaced at once. Use run_command with sed.",
-            )
-        first, result = _replace_each(text, _places(text, old, needle), put, new)
+        first, result = yield from _replace_each(text, places, put, new)
     if result == text:
         raise Failure(
             "INVALID_ARGUMENTS",
             "no change: old_string and new_string are the same"
             + ("." if old == new else " but for line ends, which stay as they are in the file."),
         )
-    return Edited(result, count, 1 + text.count(b"\n", 0, first))
+    line = 1 + (yield from _count(text, b"\n", first))
+    return Edited(result, places.count, line)
 
 
 NOT_FOUND = "old_string not found in file. Make sure it matches exactly including whitespace."
@@ -424,75 +498,216 @@ def _bare(text: bytes) -> bytes:
     return text.replace(b"\r\n", b"\n")
 
 
-def _needle(text: bytes, old: bytes) -> tuple[bytes | None, bool]:
+def _count(text: bytes, part: bytes, end: int) -> Pausing[int]:
+    """How often a line end is in the text before `end`."""
+    count = 0
+    for start in range(0, end, _STEP):
+        if start:
+            yield None
+        count += text.count(part, start, min(start + _STEP + len(part) - 1, end))
+    return count
+
+
+def _line_ends(text: bytes, old: bytes, new: bytes) -> Pausing[tuple[int, int]]:
+    """How many lines end with CR LF, and how many in all; nothing where it doesn't matter."""
+    if b"\n" not in old and b"\n" not in new:
+        return 0, 0
+    pairs = yield from _count(text, b"\r\n", len(text))
+    return pairs, (yield from _count(text, b"\n", len(text)))
+
+
+def _needle(text: bytes, old: bytes, ends: tuple[int, int]) -> Pausing[tuple[bytes | None, bool]]:
     """The bytes to search for, if the same everywhere; and: is that `old` byte for byte?"""
     if b"\n" not in old:
         return old, True
-    if b"\r\n" in old and not old.startswith(b"\n") and old in text:
-        return old, True
-    bare = _bare(old)
-    pairs = text.count(b"\r\n")
+    if b"\r\n" in old and not old.startswith(b"\n"):
+        for _, _, count in _portions(text, old):
+            if count:
+                return old, True
+            yield None
+    pairs, lines = ends
     if pairs == 0:
-        return bare, False
-    if pairs == text.count(b"\n"):
-        return bare.replace(b"\n", b"\r\n"), False
+        return _bare(old), False
+    if pairs == lines:
+        return _bare(old).replace(b"\n", b"\r\n"), False
     return None, False
 
 
-def _put_everywhere(text: bytes, new: bytes) -> bytes | None:
+def _put_everywhere(new: bytes, ends: tuple[int, int]) -> bytes | None:
     """What to put in every place alike; None if that depends on the place."""
-    lines = text.count(b"\n")
+    pairs, lines = ends
     if b"\n" not in new or not lines:
         return new
-    pairs = text.count(b"\r\n")
     if pairs not in (0, lines):
         return None
     return _bare(new).replace(b"\n", b"\r\n") if pairs else _bare(new)
 
 
-def _places(text: bytes, old: bytes, needle: bytes | None) -> Iterator[tuple[int, int]]:
-    """Where `old` is, as start and end, from left to right without overlaps."""
-    if needle is not None:
-        return _occurrences(text, needle)
-    return _in_original(text, _occurrences(_bare(text), _bare(old)))
+class _Places:
+    """Where a text was found.
+
+    Args:
+        text: what was searched: the text itself, or with line ends made equal.
+        needle: what was found in it.
+        portions: parts of it that no place reaches across: start, end, number of places.
+        in_original: the text itself was searched.
+    """
+
+    def __init__(
+        self, text: bytes, needle: bytes, portions: list[tuple[int, int, int]], in_original: bool
+    ) -> None:
+        self.text = text
+        self.needle = needle
+        self.portions = portions
+        self.in_original = in_original
+        self.count = sum(count for _, _, count in portions)
+
+    def __iter__(self) -> Iterator[tuple[int, int] | None]:
+        """Start and end of each in what was searched; None for a pause."""
+        for start, end, count in self.portions:
+            yield None
+            at = start
+            for _ in range(count):
+                at = self.text.find(self.needle, at, end)
+                yield at, at + len(self.needle)
+                at += len(self.needle)
+
+
+def _find(text: bytes, old: bytes, needle: bytes | None) -> Pausing[_Places]:
+    searched, wanted = text, needle
+    if wanted is None:
+        searched, wanted = (yield from _sliced_bare(text)), _bare(old)
+    portions: list[tuple[int, int, int]] = []
+    for portion in _portions(searched, wanted):
+        portions.append(portion)
+        yield None
+    return _Places(searched, wanted, portions, needle is not None)
+
+
+def _sliced_bare(text: bytes) -> Pausing[bytes]:
+    pieces: list[bytes] = []
+    start = 0
+    while start < len(text):
+        end = _uncut(text, start + _STEP)
+        pieces.append(_bare(text[start:end]))
+        start = end
+        yield None
+    return b"".join(pieces)
+
+
+def _uncut(text: bytes, end: int) -> int:
+    """This position, or the one before if it is in the middle of a line end."""
+    return end - 1 if text[end - 1 : end + 1] == b"\r\n" else end
+
+
+def _portions(text: bytes, needle: bytes) -> Iterator[tuple[int, int, int]]:
+    """The text in portions that no place reaches across, each with its number of places.
+
+    Places are counted from left to right without overlaps, as `bytes.count` does.
+    """
+    step = max(_STEP, 2 * len(needle))
+    overlaps = _may_overlap(needle)
+    start = 0
+    while start < len(text):
+        end = min(start + step, len(text))
+        if overlaps:
+            count, reached = _count_singly(text, needle, start, end)
+        else:
+            count = text.count(needle, start, end)
+            reached = text.rfind(needle, start, end) + len(needle) if count else start
+        if count < _LINES_STEP or not overlaps:
+            # What begins in the last bytes may go on after them.
+            reached = end if end == len(text) else max(reached, end - len(needle) + 1)
+        yield start, reached, count
+        start = reached
+
+
+def _count_singly(text: bytes, needle: bytes, start: int, end: int) -> tuple[int, int]:
+    """The number of places, up to a limit, and where the last of them ends."""
+    count = 0
+    while count < _LINES_STEP:
+        at = text.find(needle, start, end)
+        if at < 0:
+            break
+        count += 1
+        start = at + len(needle)
+    return count, start
+
+
+def _may_overlap(needle: bytes) -> bool:
+    """May two places overlap, so that it matters from where they are counted?"""
+    start = needle.find(needle[:1], 1)
+    for _ in range(100):
+        if start < 0:
+            return False
+        if needle.startswith(needle[start:]):
+            return True
+        start = needle.find(needle[:1], start + 1)
+    return True
+
+
+def _replace_alike(text: bytes, places: _Places, put: bytes) -> Pausing[tuple[int, bytes]]:
+    """The first place, and the text with the same put into all of them."""
+    pieces: list[bytes] = []
+    first = -1
+    for start, end, count in places.portions:
+        piece = text[start:end]
+        if count and first < 0:
+            first = text.find(places.needle, start, end)
+        pieces.append(piece.replace(places.needle, put) if count else piece)
+        yield None
+    return first, b"".join(pieces)
 
 
 def _replace_each(
-    text: bytes, places: Iterator[tuple[int, int]], put: bytes | None, new: bytes
-) -> tuple[int, bytes]:
+    text: bytes, places: _Places, put: bytes | None, new: bytes
+) -> Pausing[tuple[int, bytes]]:
     """The first place, and the text with each place replaced in its own way."""
+    if places.count > _MAX_SLOW_PLACES:
+        raise _too_mixed(f"old_string found {places.count} times", _MAX_SLOW_PLACES)
     pieces: list[bytes] = []
+    near = _Near(text)
     first = -1
-    end = 0
-    for start, stop in places:
+    end = searched_end = work = 0
+    for place in places:
+        if place is None:
+            yield None
+            continue
+        if places.in_original:
+            start, stop = place
+        else:
+            start = yield from _forward(text, end, place[0] - searched_end)
+            stop = yield from _forward(text, start, place[1] - place[0])
+            searched_end = place[1]
         first = start if first < 0 else first
-        here = _with_line_ends(text, start, stop, new) if put is None else put
+        here = put
+        if here is None:
+            here = yield from _with_line_ends(text, start, stop, new, near)
         pieces += (text[end:start], here if start else here.removeprefix(BOM))
         end = stop
+        work += 500 + len(here) + stop - start
+        if work > _STEP:
+            work = 0
+            yield None
     pieces.append(text[end:])
     return first, b"".join(pieces)
 
 
-def _occurrences(text: bytes, old: bytes) -> Iterator[tuple[int, int]]:
-    start = text.find(old)
-    while start >= 0:
-        end = start + len(old)
-        yield start, end
-        start = text.find(old, end)
+def _too_mixed(what: str, most: int) -> Failure:
+    return Failure(
+        "TOO_LARGE",
+        f"{what} in a file with mixed line ends; at most {most} can be replaced at once. "
+        "Use run_command with sed.",
+    )
 
 
-def _in_original(text: bytes, places: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Places in `_bare(text)` → places in `text`."""
-    at = bare_at = 0
-    for start, end in places:
-        first = _forward(text, at, start - bare_at)
-        at = _forward(text, first, end - start)
-        bare_at = end
-        yield first, at
-
-
-def _forward(text: bytes, start: int, distance: int) -> int:
+def _forward(text: bytes, start: int, distance: int) -> Pausing[int]:
     """The position `distance` bytes after `start`, where CR LF counts as one byte."""
+    while distance > _STEP:
+        end = _uncut(text, start + _STEP)
+        distance -= end - start - text.count(b"\r\n", start, end)
+        start = end
+        yield None
     end = start + distance
     while True:
         reached = start + distance + text.count(b"\r\n", start, end)
@@ -503,7 +718,29 @@ def _forward(text: bytes, start: int, distance: int) -> int:
     return end + 1 if split else end
 
 
-def _with_line_ends(text: bytes, start: int, end: int, new: bytes) -> bytes:
+class _Near:
+    """Line ends next to places that come from left to right; each is looked for once."""
+
+    def __init__(self, text: bytes) -> None:
+        self._text = text
+        self._from = self._at = -1
+        self._last = -1
+
+    def line_end(self, start: int, end: int) -> bytes | None:
+        """How the line of this place ends, or else the line before it; None: no other line."""
+        text = self._text
+        if not self._from <= end <= self._at:
+            self._from, self._at = end, text.find(b"\n", end)
+            if self._at < 0:
+                self._at = len(text)
+                self._last = text.rfind(b"\n", 0, start)
+        at = self._at if self._at < len(text) else self._last
+        if at < 0:
+            return None
+        return b"\r\n" if at > 0 and text[at - 1 : at] == b"\r" else b"\n"
+
+
+def _with_line_ends(text: bytes, start: int, end: int, new: bytes, near: _Near) -> Pausing[bytes]:
     """`new` with the line ends of the place that it replaces."""
     if b"\n" not in new:
         return new
@@ -511,59 +748,72 @@ def _with_line_ends(text: bytes, start: int, end: int, new: bytes) -> bytes:
     bare = _bare(new)
     pairs = place.count(b"\r\n")
     if b"\n" not in place:
-        near = _line_end_near(text, start, end)
-        return new if near is None else bare.replace(b"\n", near)
+        line_end = near.line_end(start, end)
+        return new if line_end is None else bare.replace(b"\n", line_end)
     if pairs in (0, place.count(b"\n")):
         return bare.replace(b"\n", b"\r\n") if pairs else bare
-    return _with_mixed_line_ends(place, bare)
+    return (yield from _with_mixed_line_ends(place, bare))
 
 
-def _line_end_near(text: bytes, start: int, end: int) -> bytes | None:
-    """How the line of this place ends, or else the line before it; None if there is no other."""
-    at = text.find(b"\n", end)
-    if at < 0:
-        at = text.rfind(b"\n", 0, start)
-    if at < 0:
-        return None
-    return b"\r\n" if at > 0 and text[at - 1 : at] == b"\r" else b"\n"
-
-
-def _with_mixed_line_ends(place: bytes, bare: bytes) -> bytes:
+def _with_mixed_line_ends(place: bytes, bare: bytes) -> Pausing[bytes]:
     """Lines that stay keep their own end, a changed line takes that of the line it replaces."""
-    old_lines = place.split(b"\n")
+    most = max(place.count(b"\n"), bare.count(b"\n"))
+    if most > _MAX_SLOW_LINES:
+        raise _too_mixed(f"a text of {most} lines is to be replaced", _MAX_SLOW_LINES)
+    old_lines, new_lines = place.split(b"\n"), bare.split(b"\n")
+    yield None
     ends = [b"\r\n" if line.endswith(b"\r") else b"\n" for line in old_lines[:-1]]
     old_lines = [*(line.removesuffix(b"\r") for line in old_lines[:-1]), old_lines[-1]]
-    new_lines = bare.split(b"\n")
-    shift = len(old_lines) - len(new_lines)
-    shared = min(len(old_lines), len(new_lines))
-    same_start = 0
-    while same_start < shared and old_lines[same_start] == new_lines[same_start]:
-        same_start += 1
-    same_end = 0
-    while same_end < shared - same_start and old_lines[-1 - same_end] == new_lines[-1 - same_end]:
-        same_end += 1
+    yield None
+    same_start = yield from _count_same(old_lines, new_lines)
+    same_end = yield from _count_same(old_lines[same_start:][::-1], new_lines[same_start:][::-1])
     last_changed = max(same_start, len(old_lines) - same_end) - 1
     last_changed = min(max(last_changed, 0), len(ends) - 1)
+    kept = len(new_lines) - same_end - 1
+    shift = len(old_lines) - len(new_lines)
     result = [new_lines[0]]
     for index, line in enumerate(new_lines[1:]):
-        kept = index >= len(new_lines) - same_end
-        result += (ends[index + shift if kept else min(index, last_changed)], line)
+        result += (ends[index + shift if index > kept else min(index, last_changed)], line)
+        if index % _SLICE == _SLICE - 1:
+            yield None
     return b"".join(result)
 
 
-def _ambiguous(text: bytes, places: Iterator[tuple[int, int]], count: int) -> Failure:
+def _count_same(one: list[bytes], other: list[bytes]) -> Pausing[int]:
+    """How many lines are the same from the start on."""
+    shared = min(len(one), len(other))
+    for start in range(0, shared, _SLICE):
+        if one[start : start + _SLICE] != other[start : start + _SLICE]:
+            for index in range(start, shared):
+                if one[index] != other[index]:
+                    return index
+        yield None
+    return shared
+
+
+def _ambiguous(text: bytes, places: _Places) -> Pausing[Failure]:
+    """The error for several places. Lines are the same whichever text was searched."""
     numbers: list[int] = []
     line, at = 1, 0
-    for start, _ in islice(places, _MAX_PLACES):
-        line += text.count(b"\n", at, start)
-        at = start
-        numbers.append(line)
-    listed = ", ".join(map(str, numbers)) + (", …" if count > _MAX_PLACES else "")
+    for place in places:
+        if place is None:
+            yield None
+        elif len(numbers) == _MAX_PLACES:
+            break
+        else:
+            while place[0] - at > _STEP:
+                line += places.text.count(b"\n", at, at + _STEP)
+                at += _STEP
+                yield None
+            line += places.text.count(b"\n", at, place[0])
+            at = place[0]
+            numbers.append(line)
+    listed = ", ".join(map(str, numbers)) + (", …" if places.count > _MAX_PLACES else "")
     return Failure(
         "AMBIGUOUS",
-        f"old_string found {count} times (lines {listed}). "
+        f"old_string found {places.count} times (lines {listed}). "
         "Use replace_all=true or provide more context.",
-        {"count": count, "lines": numbers},
+        {"count": places.count, "lines": numbers},
     )
 
 
@@ -582,18 +832,27 @@ def _spacing_hint(text: bytes, old: bytes) -> str:
     at = text.translate(None, _SPACE).find(packed) if packed else -1
     if at < 0:
         return ""
-    for number, line in enumerate(text.split(b"\n"), 1):
-        at -= len(line.translate(None, _SPACE))
-        if at < 0:
-            return (
-                f" The nearest text differs only in whitespace: line {number} is {_quoted(line)}."
-            )
-    return ""
+    # The place in the text up to which there are `at` bytes that are no space.
+    low, high = at, len(text)
+    while low < high:
+        middle = (low + high) // 2
+        if len(text[: middle + 1].translate(None, _SPACE)) <= at:
+            low = middle + 1
+        else:
+            high = middle
+    return (
+        " The nearest text differs only in whitespace: "
+        f"line {text.count(_LF, 0, low) + 1} is {_quoted(_line_at(text, low))}."
+    )
+
+
+def _line_at(text: bytes, at: int) -> bytes:
+    return text[text.rfind(_LF, 0, at) + 1 :].partition(_LF)[0]
 
 
 def _number_hint(old: bytes) -> str:
     """Was the text copied together with the line numbers that reading shows?"""
-    for line in old.split(b"\n"):
+    for line in old.split(_LF, _MAX_PLACES)[:_MAX_PLACES]:
         digits, bar, _ = line.decode("utf-8", "replace").lstrip().partition("│")
         if not bar:
             digits, bar, _ = digits.partition("→")
@@ -604,10 +863,11 @@ def _number_hint(old: bytes) -> str:
 
 def _line_hint(text: bytes, old: bytes) -> str:
     """Which line of the file is one of the lines looked for?"""
-    for line in sorted({line.strip() for line in old.split(b"\n")}, key=len, reverse=True)[:50]:
+    lines = {line.strip() for line in old.split(_LF, 1000)[:1000]}
+    for line in sorted(lines, key=len, reverse=True)[:_MAX_PLACES]:
         at = text.find(line) if len(line) > 3 else -1
         if at >= 0:
-            number = 1 + text.count(b"\n", 0, at)
+            number = 1 + text.count(_LF, 0, at)
             return f" A part of it is at line {number}: {_quoted(line)}; the text around differs."
     return ""
 

@@ -7,6 +7,7 @@ through a link, so nothing that moves meanwhile leads elsewhere.
 from __future__ import annotations
 
 import errno
+import heapq
 import os
 import stat
 
@@ -15,7 +16,7 @@ from .workspace import SAFE, Place, Workspace, kind, letter, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator
     from typing import Any, TypeAlias
 
     from .operation import Steps
@@ -23,8 +24,18 @@ if TYPE_CHECKING:
     Pauses: TypeAlias = Generator[None, Any, None]
 
 _LISTED = 1000
+_LISTED_CHARACTERS = 256 << 10
+"""Of all listed paths, with escapes: as JSON they and what failed must fit into a frame."""
 _NAMED = 20
+_NAMED_CHARACTERS = 64 << 10
+"""Of all paths that failed."""
+_MAX_RECORDS = 4 << 20
+"""Bytes of all records: paths in a deep tree are long."""
 _SLICE = 500
+_DELETED = 100
+"""Entries deleted between two pauses; the kernel takes longer for them than for a look."""
+_SORTED = 2000
+"""Names sorted between two pauses."""
 _DEPTH = 128
 _NAMES = 200_000
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | SAFE
@@ -33,7 +44,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | SAFE
 
 
 class _Level:
-    """An open directory and what of it is still to be listed, last first.
+    """An open directory and what of it is still to be listed.
 
     An entry is listed under its name; a directory is entered under its name and a slash,
     so that everything comes in the order of the bytes of whole paths.
@@ -44,7 +55,7 @@ class _Level:
     def __init__(self, fd: int, prefix: bytes) -> None:
         self.fd = fd
         self.prefix = prefix
-        self.names: list[bytes] = []
+        self.names: Iterator[bytes] = iter(())
 
 
 class _Listing:
@@ -55,32 +66,41 @@ class _Listing:
         self.include_hidden: bool = arguments.get("include_hidden", False)
         self.max_entries: int = arguments.get("max_entries", 10_000)
         self.records: list[bytes] = []
+        self.size = 0
         self.unreadable: list[str] = []
-        self.hidden = 0
+        self.hidden = self._named = 0
         self.truncated = False
 
     def fill(self, level: _Level, depth: int) -> Pauses:
-        """Read the names of a directory."""
-        names = level.names
+        """Read the names of a directory.
+
+        They are sorted in portions and merged as they are taken: to sort all at once
+        would keep the agent for as long as a directory is large.
+        """
+        enters = depth < self.depth
+        portions: list[list[bytes]] = []
+        names: list[bytes] = []
         with os.scandir(level.fd) as entries:
             for count, entry in enumerate(entries, 1):
                 name = os.fsencode(entry.name)
                 if name.startswith(b".") and not self.include_hidden:
                     self.hidden += 1
-                    continue
-                names.append(name)
-                if entry.is_dir(follow_symlinks=False) and name != b".git":
-                    names.append(name + b"/")
+                else:
+                    names.append(name)
+                    if name != b".git" and entry.is_dir(follow_symlinks=False):
+                        if enters:
+                            names.append(name + b"/")
+                        self.truncated = self.truncated or depth >= _DEPTH
                 if count % _SLICE == 0:
                     yield None
+                if len(names) >= _SORTED:
+                    portions.append(sorted(names))
+                    names = []
                 if count == _NAMES:
                     self.truncated = True
                     break
-        if depth >= self.depth:
-            if depth >= _DEPTH and any(name.endswith(b"/") for name in names):
-                self.truncated = True
-            level.names = [name for name in names if not name.endswith(b"/")]
-        level.names.sort(reverse=True)
+        portions.append(sorted(names))
+        level.names = heapq.merge(*portions) if len(portions) > 1 else iter(portions[0])
 
     def add(self, level: _Level, name: bytes) -> None:
         """Note one entry."""
@@ -91,14 +111,24 @@ class _Listing:
             return
         except OSError:
             self._note_unreadable(path)
-            self.records.append(b"o\x1f0\x1f0\x1f\x1f" + path + b"\0")
+            self._add(b"o\x1f0\x1f0\x1f\x1f" + path + b"\0")
             return
         type_ = letter(status.st_mode)
         target = b""
         if type_ == "l":
             type_, target = _link(level.fd, name)
         fields = f"{type_}\x1f{status.st_size}\x1f{status.st_mtime_ns}\x1f".encode()
-        self.records.append(fields + target + b"\x1f" + path + b"\0")
+        self._add(fields + target + b"\x1f" + path + b"\0")
+
+    def _add(self, record: bytes) -> None:
+        self.size += len(record)
+        if self.size <= _MAX_RECORDS:
+            self.records.append(record)
+
+    @property
+    def is_full(self) -> bool:
+        """There is no room for another entry."""
+        return len(self.records) >= self.max_entries or self.size > _MAX_RECORDS
 
     def enter(self, level: _Level, name: bytes) -> _Level | None:
         """Open a directory of this one; None if it can't be."""
@@ -113,7 +143,8 @@ class _Listing:
             return None
 
     def _note_unreadable(self, path: bytes) -> None:
-        if len(self.unreadable) < _NAMED:
+        self._named += len(path)
+        if len(self.unreadable) < _NAMED and self._named <= _NAMED_CHARACTERS:
             self.unreadable.append(os.fsdecode(path))
 
 
@@ -159,15 +190,15 @@ def _list(listing: _Listing, levels: list[_Level]) -> Pauses:
     steps = 0
     while levels:
         level = levels[-1]
-        if not level.names:
-            os.close(levels.pop().fd)
-            continue
-        name = level.names.pop()
         steps += 1
         if steps % _SLICE == 0:
             yield None
+        name = next(level.names, None)
+        if name is None:
+            os.close(levels.pop().fd)
+            continue
         if not name.endswith(b"/"):
-            if len(listing.records) >= listing.max_entries:
+            if listing.is_full:
                 listing.truncated = True
                 return
             listing.add(level, name)
@@ -192,23 +223,36 @@ def _open_directory(workspace: Workspace, path: str) -> int:
 
 
 class _Deletion:
-    """What was deleted so far, and what could not be."""
+    """What was deleted so far, and what could not be.
+
+    A tree may be deeper than any path can be long: a path is made only where it has room.
+    """
 
     def __init__(self) -> None:
         self.count = 0
         self.paths: list[str] = []
         self.failed: list[dict[str, str]] = []
         self.code = ""
+        self._room = _LISTED_CHARACTERS
 
-    def done(self, path: str) -> None:
+    def done(self, above: _Emptied | None, name: str) -> None:
+        """Note that `name` in the directory `above` was deleted."""
         self.count += 1
-        if len(self.paths) < _LISTED:
-            self.paths.append(path)
+        if len(self.paths) < _LISTED and _length(above, name) < self._room:
+            path = _path(above, name)
+            self._room -= len(ascii(path))
+            if self._room >= 0:
+                self.paths.append(path)
 
-    def fail(self, failure: Failure, path: str) -> None:
+    def fail(self, workspace: Workspace, error: OSError, above: _Emptied | None, name: str) -> None:
+        """Note why `name` in the directory `above` could not be deleted."""
+        if len(self.failed) >= _NAMED:
+            return
+        fits = _length(above, name) < _NAMED_CHARACTERS // _NAMED
+        path = _path(above, name) if fits else f"…/{name}"
+        failure = workspace.failure(error, path)
         self.code = self.code or failure.code
-        if len(self.failed) < _NAMED:
-            self.failed.append({"path": path, "reason": failure.message})
+        self.failed.append({"path": path, "reason": failure.message})
 
 
 def delete(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
@@ -223,7 +267,7 @@ def delete(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Step
         name = workspace.plain(path)
         if not stat.S_ISDIR(status.st_mode):
             os.unlink(place.name, dir_fd=place.parent)
-            deletion.done(name)
+            deletion.done(None, name)
         elif not arguments.get("recursive", False):
             raise Failure(
                 "NOT_A_FILE",
@@ -246,21 +290,39 @@ class _Emptied:
     """A directory that is being emptied.
 
     Attributes:
-        name: its name in the directory above.
-        path: relative to the root.
+        above: the directory that it is in, if that is being emptied too.
+        name: its name there.
+        label: the same; of the outermost, its path relative to the root.
+        length: characters of its path.
         identity: device and inode.
         directories: names of the directories in it that are still to be removed.
         kept: something in it can't be removed, and so it can't be.
     """
 
-    __slots__ = ("directories", "identity", "kept", "name", "path")
+    __slots__ = ("above", "directories", "identity", "kept", "label", "length", "name")
 
-    def __init__(self, name: str, path: str, identity: tuple[int, int]) -> None:
+    def __init__(
+        self, above: _Emptied | None, name: str, label: str, identity: tuple[int, int]
+    ) -> None:
+        self.above = above
         self.name = name
-        self.path = path
+        self.label = label
+        self.length = _length(above, label)
         self.identity = identity
         self.directories: list[str] = []
         self.kept = False
+
+
+def _length(above: _Emptied | None, name: str) -> int:
+    return len(name) if above is None else above.length + 1 + len(name)
+
+
+def _path(above: _Emptied | None, name: str) -> str:
+    parts = [name]
+    while above is not None:
+        parts.append(above.label)
+        above = above.above
+    return "/".join(reversed(parts))
 
 
 class _Clearing:
@@ -285,67 +347,71 @@ class _Clearing:
                 level = self._levels[-1]
                 if level.directories:
                     name = level.directories.pop()
-                    yield from self._enter(self._fd, name, f"{level.path}/{name}")
+                    yield from self._enter(self._fd, name, name)
                 else:
                     self._leave()
-                    yield None
+                yield None
         finally:
             if self._fd >= 0:
                 os.close(self._fd)
 
-    def _fail(self, error: OSError, path: str) -> None:
-        self._deletion.fail(self._workspace.failure(error, path), path)
+    @property
+    def _above(self) -> _Emptied | None:
+        return self._levels[-1] if self._levels else None
+
+    def _fail(self, error: OSError, name: str) -> None:
+        self._deletion.fail(self._workspace, error, self._above, name)
         if self._levels:
             self._levels[-1].kept = True
 
-    def _enter(self, parent: int, name: str, path: str) -> Pauses:
+    def _enter(self, parent: int, name: str, label: str) -> Pauses:
         """Open a directory and remove the files in it; one that can't be opened may be empty."""
         try:
             fd = os.open(name, _DIRECTORY, dir_fd=parent)
         except OSError as error:
-            self._remove_unopened(parent, name, path, error)
+            self._remove_unopened(parent, name, label, error)
             return
         status = os.fstat(fd)
         identity = (status.st_dev, status.st_ino)
         if identity in self._mounts:
             os.close(fd)
-            self._fail(OSError(errno.EBUSY, os.strerror(errno.EBUSY)), path)
+            self._fail(OSError(errno.EBUSY, os.strerror(errno.EBUSY)), label)
             return
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = fd
-        level = _Emptied(name, path, identity)
+        level = _Emptied(self._above, name, label, identity)
         self._levels.append(level)
         yield from self._unlink_files(level)
 
-    def _remove_unopened(self, parent: int, name: str, path: str, error: OSError) -> None:
+    def _remove_unopened(self, parent: int, name: str, label: str, error: OSError) -> None:
         try:
             os.rmdir(name, dir_fd=parent)
         except FileNotFoundError:
             return
         except OSError:
-            self._fail(error, path)
+            self._fail(error, label)
         else:
-            self._deletion.done(path)
+            self._deletion.done(self._above, label)
 
     def _unlink_files(self, level: _Emptied) -> Pauses:
         """Remove all but the directories of the open directory, and note those."""
         with os.scandir(self._fd) as entries:
             for count, entry in enumerate(entries, 1):
-                if count % _SLICE == 0:
+                if count % _DELETED == 0:
                     yield None
                 if entry.is_dir(follow_symlinks=False):
                     level.directories.append(entry.name)
                     continue
-                below = f"{level.path}/{entry.name}"
                 try:
                     os.unlink(entry.name, dir_fd=self._fd)
-                    self._deletion.done(below)
+                    self._deletion.done(level, entry.name)
                 except FileNotFoundError:
                     continue
                 except OSError as error:
-                    self._fail(error, below)
-        level.directories.sort(reverse=True)
+                    self._fail(error, entry.name)
+        if len(level.directories) <= _SORTED:
+            level.directories.sort(reverse=True)
 
     def _leave(self) -> None:
         """Go up and remove the directory that was emptied."""
@@ -360,9 +426,9 @@ class _Clearing:
         except FileNotFoundError:
             return
         except OSError as error:
-            self._fail(error, level.path)
+            self._fail(error, level.label)
         else:
-            self._deletion.done(level.path)
+            self._deletion.done(self._above, level.label)
 
     def _go_up(self, level: _Emptied) -> int:
         parent = os.open("..", os.O_RDONLY | os.O_DIRECTORY | SAFE, dir_fd=self._fd)
@@ -370,7 +436,7 @@ class _Clearing:
         self._fd = parent
         status = os.fstat(parent)
         if (status.st_dev, status.st_ino) != self._levels[-1].identity:
-            raise Failure("CONFLICT", f"{shown(level.path)} was moved while it was being deleted.")
+            raise Failure("CONFLICT", f"{shown(level.label)} was moved while it was being deleted.")
         return parent
 
 

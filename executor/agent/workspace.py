@@ -28,6 +28,11 @@ _OPENAT2 = 437
 _BENEATH = 0x08 | 0x02  # RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS
 _WALK_INSTEAD = frozenset({errno.EXDEV, errno.EAGAIN, errno.ENAMETOOLONG})
 _MAX_LINKS = 40
+MAX_PATH = 8 << 10
+"""Bytes. The kernel takes 4096 at a time; a longer path is walked."""
+_MAX_PARTS = 5000
+_MAX_MADE = 256
+_SHOWN = 1000
 _NO_REPLACE = 1
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS})
 
@@ -69,7 +74,9 @@ def letter(mode: int) -> str:
 
 
 def shown(path: str) -> str:
-    """The path for a message: as it is, or quoted where it holds unprintable characters."""
+    """The path for a message: without its middle if it is long, quoted if it is unprintable."""
+    if len(path) > _SHOWN:
+        path = f"{path[: _SHOWN // 2]}…{path[-_SHOWN // 2 :]}"
     return path if path.isprintable() else repr(path)
 
 
@@ -227,6 +234,8 @@ class Workspace:
         name = os.fsencode(path) or b"."
         if b"\0" in name:
             raise OSError(errno.EINVAL, "NUL character in a path", path)
+        if len(name) > MAX_PATH:
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), path)
         flags |= os.O_CLOEXEC if flags & os.O_PATH else SAFE
         if not self.beneath:
             return self._walk(name, flags)
@@ -257,10 +266,13 @@ class Workspace:
         """`open` one component at a time; `..` goes back to the directory it came from."""
         trail = [self.directory]
         todo = [path]
-        links = 0
+        links = parts = 0
         try:
             while todo:
                 part, last = _next_part(todo)
+                parts += 1
+                if parts > _MAX_PARTS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
                 if part.startswith(b"/"):
                     _forget(trail)
                     todo.append(self._inside(part))
@@ -325,20 +337,36 @@ class Workspace:
 
     def _open_parent(self, path: str, made: list[tuple[int, str]] | None) -> int:
         """The directory `path`; what is missing of it is made and noted in `made`."""
-        missing: list[str] = []
-        while True:
-            try:
-                fd = self.open(path, DIRECTORY)
-                break
-            except FileNotFoundError:
-                path, slash, name = path.rstrip("/").rpartition("/")
-                path = path or slash
-                if made is None or name in ("", ".", ".."):
-                    raise
-                missing.append(name)
-        while missing and made is not None:
-            fd = _step_into(fd, missing.pop(), made)
+        try:
+            return self.open(path, DIRECTORY)
+        except FileNotFoundError:
+            if made is None:
+                raise
+        if path.startswith("/"):
+            path = os.fsdecode(self._inside(os.fsencode(path)))
+        parts = [part for part in path.split("/") if part not in ("", ".")]
+        there = self._count_existing(parts)
+        missing = parts[there:]
+        if ".." in missing:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if len(missing) > _MAX_MADE:
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), path)
+        fd = self.open("/".join(parts[:there]), DIRECTORY)
+        for name in missing:
+            fd = _step_into(fd, name, made)
         return fd
+
+    def _count_existing(self, parts: list[str]) -> int:
+        """How many of these directories exist, each in the one before."""
+        low, high = 0, len(parts)
+        while low < high:
+            middle = (low + high + 1) // 2
+            try:
+                os.close(self.open("/".join(parts[:middle]), DIRECTORY))
+                low = middle
+            except FileNotFoundError:
+                high = middle - 1
+        return low
 
     def status(self, path: str) -> os.stat_result:
         """What `path` leads to; links inside the workspace are followed.
@@ -420,7 +448,10 @@ _REASONS = {
     errno.ENOENT: ("FILE_NOT_FOUND", ""),
     errno.ENOTDIR: ("INVALID_PATH", "{}: something on the way to it is not a directory."),
     errno.ELOOP: ("INVALID_PATH", "{} goes round in a cycle of links, or through too many."),
-    errno.ENAMETOOLONG: ("INVALID_PATH", "{} is too long; a name may have 255 bytes."),
+    errno.ENAMETOOLONG: (
+        "INVALID_PATH",
+        f"{{}} is too long; a name may have 255 bytes, a path {MAX_PATH}.",
+    ),
     errno.EINVAL: ("INVALID_PATH", "{} is not a path that can be used."),
     errno.EACCES: ("PERMISSION_DENIED", "{}: permission denied."),
     errno.EPERM: ("PERMISSION_DENIED", "{}: operation not permitted."),

@@ -6,7 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,16 @@ class Tree:
         outcome = OPERATIONS[op](self.workspace, arguments, body)
         return outcome if isinstance(outcome, tuple) else run_steps(outcome, str(self.path))
 
+    def pauses(self, op: str, body: bytes = b"", /, **arguments: Any) -> int:
+        """How often an operation gives way until it is over, whatever it comes to."""
+        steps = OPERATIONS[op](self.workspace, arguments, body)
+        if isinstance(steps, tuple):
+            return 0
+        counted = _Counted(steps)
+        with suppress(Failure):
+            run_steps(counted, str(self.path))
+        return counted.count
+
     def failure(self, op: str, body: bytes = b"", /, **arguments: Any) -> Failure:
         """The failure of an operation that must fail."""
         try:
@@ -96,7 +107,25 @@ class Tree:
         return self.call("write", content, path=name, expect=self.hash(name), **arguments)
 
 
-def run_steps(steps: Steps, directory: str) -> Reply:
+class _Counted:
+    """Steps of which is known how often they gave way."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self.count = 0
+
+    def send(self, answer: bytes | Exit | None) -> Command | None:
+        """Go on to the next pause."""
+        request = self._steps.send(answer)
+        self.count += 1
+        return request
+
+    def close(self) -> None:
+        """End them."""
+        self._steps.close()
+
+
+def run_steps(steps: Steps | _Counted, directory: str) -> Reply:
     """Run a generator to its end, and the programs that it asks for."""
     answers: list[bytes | Exit] = []
     try:
@@ -110,6 +139,24 @@ def run_steps(steps: Steps, directory: str) -> Reply:
     finally:
         steps.close()
     raise AssertionError("the operation does not end")
+
+
+@contextmanager
+def changed(module: Any, **values: Any) -> Iterator[None]:
+    """Other values for a module's numbers: its limits, made small enough to be reached."""
+    before = {name: getattr(module, name) for name in values}
+    for name, value in values.items():
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(module, name, value)
+
+
+def drain(pauses: Iterable[None]) -> int:
+    """Run something that gives way to its end; how often it did."""
+    return sum(1 for _ in pauses)
 
 
 def _run(command: Command, directory: str) -> list[bytes | Exit]:

@@ -19,8 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executor.agent import files, text, workspace
+from executor.agent.frame import REPLY, encode_json
 from executor.agent.operation import Failure
-from tests.agent.driver import Tree, as_nobody, snapshot
+from tests.agent.driver import Tree, as_nobody, changed, snapshot
 
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can make another's files")
 
@@ -671,6 +672,7 @@ words = st.sampled_from([b"a", b"b", b"ab", b"", b" ", b"\r", b"\xff", "ä".enco
     length=st.integers(1, 8),
     new=st.lists(st.one_of(words, ends), max_size=6).map(b"".join),
     everywhere=st.booleans(),
+    step=st.sampled_from([2, 3, 7, 1000]),
 )
 def test_an_edit_changes_its_places_and_nothing_else(
     lines: list[tuple[bytes, bytes]],
@@ -679,6 +681,7 @@ def test_an_edit_changes_its_places_and_nothing_else(
     length: int,
     new: bytes,
     everywhere: bool,
+    step: int,
 ) -> None:
     """With line ends made equal, an edit is `bytes.replace`; every line end outside stays."""
     content = b"".join(word + end for word, end in lines) + last
@@ -687,7 +690,8 @@ def test_an_edit_changes_its_places_and_nothing_else(
     if not old or b"\r" in old or b"\r" in new.replace(b"\r\n", b"\n"):
         return
     try:
-        result = text.replace(content, old, new, everywhere=everywhere)
+        with changed(text, _STEP=step, _LINES_STEP=2, _SLICE=2):
+            result = text.finished(text.replace(content, old, new, everywhere=everywhere))
     except Failure as failure:
         count = bare.count(old)
         if failure.code == "AMBIGUOUS":
@@ -716,15 +720,122 @@ def _ends(content: bytes) -> list[bytes]:
     old=st.binary(min_size=1, max_size=4).filter(lambda old: b"\n" not in old),
     after=st.binary(max_size=20),
     new=st.binary(max_size=6).filter(lambda new: b"\n" not in new),
+    step=st.sampled_from([2, 3, 1000]),
 )
 def test_without_line_ends_an_edit_is_exact_to_the_byte(
-    before: bytes, old: bytes, after: bytes, new: bytes
+    before: bytes, old: bytes, after: bytes, new: bytes, step: int
 ) -> None:
     """Any bytes around and inside: the result is what `bytes.replace` gives."""
     content = before + old + after
     if content.startswith((BOM, b"\xff\xfe", b"\xfe\xff")) or BOM in old + new or old == new:
         return
-    assert text.replace(content, old, new, everywhere=True).text == content.replace(old, new)
+    with changed(text, _STEP=step, _LINES_STEP=2):
+        edited = text.finished(text.replace(content, old, new, everywhere=True))
+    assert edited.text == content.replace(old, new)
+
+
+@given(
+    content=st.lists(st.sampled_from([b"a", b"b", b"\n"]), max_size=60).map(b"".join),
+    old=st.lists(st.sampled_from([b"a", b"b"]), min_size=1, max_size=4).map(b"".join),
+    step=st.sampled_from([2, 5, 1000]),
+)
+def test_places_that_overlap_are_taken_from_the_left(content: bytes, old: bytes, step: int) -> None:
+    """However a text is portioned, its places are those of `bytes.count` and `bytes.find`."""
+    with changed(text, _STEP=step, _LINES_STEP=2):
+        places = text.finished(text._find(content, old, old))
+    found = [place for place in places if place is not None]
+    assert len(found) == places.count == content.count(old)
+    end = 0
+    for place in found:
+        at = content.find(old, end)
+        assert place == (at, at + len(old))
+        end = place[1]
+
+
+@given(
+    content=st.text(st.characters(), max_size=40),
+    cuts=st.integers(4, 9),
+    codec=st.sampled_from(["utf-16-le", "utf-16-be"]),
+)
+def test_utf_16_may_come_in_any_pieces(content: str, cuts: int, codec: str) -> None:
+    """Characters of two and four bytes, and halves of such, are the same wherever pieces end."""
+    data = ("\ufeff" + content).encode(codec, "surrogatepass")
+    with changed(text, _STEP=cuts):
+        decoded = text.finished(text.from_utf16(data))
+        assert decoded is not None
+        # Two halves that stand beside each other are one character.
+        assert decoded == data[2:].decode(codec, "surrogatepass").encode("utf-8", "surrogatepass")
+        assert text.finished(text.to_utf16(decoded, codec, data[:2])) == data
+        assert text.finished(text.from_utf16(data + b"x")) is None
+
+
+def test_edits_of_large_files_give_way(tree: Tree) -> None:
+    """Searching, comparing and replacing look at no more than a step of the text at once."""
+    size = 4 << 20
+    steps = size // text._STEP
+    for content, old, new, passes in (
+        (b"x" * size + b"END", b"END", b"NEW", 2),
+        (b"ab\n" * (size // 3), b"a", b"c", 2),
+        (b"a" * size, b"aa", b"b", 2),
+        (b"ab\r\n" * (size // 4), b"b\na", b"c\nd", 4),
+        (b"ab\r\n" * (size // 4) + b"x\n", b"b\na", b"c\nd", 4),
+        (b"\xff\xfe" + "ab\n".encode("utf-16-le") * (size // 6), b"b\na", b"c\nd", 4),
+    ):
+        tree.write("f", content)
+        arguments = {"path": "f", "expect": tree.hash("f"), "replace_all": True, "old": len(old)}
+        assert tree.pauses("edit", old + new, **arguments) > passes * steps
+
+
+def test_mixed_line_ends_of_many_lines_are_compared_in_steps(tree: Tree) -> None:
+    """Up to a limit that is said, and with the same result as in one step."""
+    old = b"".join(b"line %d\n" % number for number in range(12_000))
+    new = old.replace(b"line 6000\n", b"changed\nadded\n")
+    content = old.replace(b"7\n", b"7\r\n")
+    tree.write("f", content)
+    arguments = {"path": "f", "expect": tree.hash("f"), "old": len(old)}
+    assert tree.pauses("edit", old + new, **arguments) > 3 * len(old) // text._SLICE // 11
+    assert (tree.path / "f").read_bytes() == new.replace(b"7\n", b"7\r\n")
+    tree.write("f", b"a\n" * 100_000 + b"b\r\n")
+    failure = tree.edit_failure("f", b"a\n" * 100_000 + b"b\n", b"c\n")
+    assert (failure.code, "100001 lines" in failure.message) == ("TOO_LARGE", True)
+
+
+def test_a_text_without_a_near_line_end_is_searched_once(tree: Tree) -> None:
+    """What a place's line ends with is not looked for again for each of many places."""
+    content = b"\n" + b"ab " * 20_000 + b"\r\n"
+    tree.write("f", content)
+    assert tree.edit("f", b"ab", b"c\nd", everywhere=True)[0]["replacements"] == 20_000
+    assert (tree.path / "f").read_bytes() == content.replace(b"ab", b"c\r\nd")
+    near = text._Near(b"x\r\n" + b"ab " * 9)
+    assert [near.line_end(at, at + 2) for at in range(3, 30, 3)] == [b"\r\n"] * 9
+
+
+def test_many_lines_are_taken_in_steps(tree: Tree) -> None:
+    """A file of line ends only gives way as often as any other, however many are asked for."""
+    tree.write("f", b"\n" * (1 << 20))
+    tree.write("small", b"\n" * 200_000)
+    assert tree.pauses("read", path="f", limit=1 << 30) >= 100_000 // text._LINES_STEP
+    assert tree.pauses("read", path="small", limit=1 << 30) >= 100_000 // text._LINES_STEP
+    assert tree.pauses("read", path="f", offset=900_000) >= (1 << 20) // text._STEP
+    whole = tree.call("read", path="small", limit=1 << 30, max_bytes=1 << 20)
+    assert (whole[0]["lines"], whole[0]["total_lines"], len(whole[1])) == (200_000,) * 2 + (
+        199_999,
+    )
+    assert tree.call("read", path="f", offset=900_000, limit=2)[0]["first"] == 900_000
+
+
+def test_large_utf_16_is_read_like_small(tree: Tree) -> None:
+    """In pieces, with the same lines; what is no UTF-16 after all is binary."""
+    lines = [f"line {number} \U0001f600" for number in range(20_000)]
+    data = ("\ufeff" + "\r\n".join(lines)).encode("utf-16-le")
+    tree.write("f", data)
+    reply, shown = tree.call("read", path="f", offset=19_000, limit=2)
+    assert shown.decode().split("\n") == lines[18_999:19_001]
+    assert (reply["total_lines"], reply["encoding"], reply["bom"]) == (20_000, "utf-16", True)
+    assert (reply["invalid"], reply["hash"]) == (False, files.digest(data))
+    assert tree.pauses("read", path="f") > len(data) // (1 << 20)
+    tree.write("f", data + b"x")
+    assert tree.failure("read", path="f").code == "UNSUPPORTED"
 
 
 # ─── write ──────────────────────────────────────────────────────────────────────────
@@ -962,6 +1073,38 @@ def test_entries_come_in_the_order_of_their_bytes(tree: Tree) -> None:
     assert not listed(tree, recursive=True, max_entries=len(found))[0]["truncated"]
 
 
+def test_a_large_directory_is_sorted_in_portions(tree: Tree) -> None:
+    """The order is that of all names, and neither sorting nor looking keeps the agent."""
+    names = [f"{number * 7919 % 5000:x}" for number in range(5000)]
+    for name in names[:4000]:
+        tree.write(f"d/{name}", "")
+    for name in names[4000:]:
+        (tree.path / "d" / name).mkdir()
+        tree.write(f"d/{name}/x", "")
+    arguments = {"path": "d", "recursive": True}
+    paths = [record[2] for record in listed(tree, "d", recursive=True)[1]]
+    assert paths == sorted([*names, *(f"{name}/x" for name in names[4000:])])
+    assert tree.pauses("list", **arguments) >= 2 * 5000 // 500
+    assert tree.call("list", path="d", max_entries=10)[0]["truncated"]
+
+
+def test_a_listing_is_bounded_in_bytes(tree: Tree) -> None:
+    """Where paths are long, fewer entries are listed, and that is said."""
+    fd = os.dup(tree.workspace.directory)
+    for _ in range(120):
+        os.mkdir("d" * 255, dir_fd=fd)
+        inner = os.open("d" * 255, os.O_PATH | os.O_DIRECTORY, dir_fd=fd)
+        os.close(fd)
+        fd = inner
+    for number in range(200):
+        os.mknod(f"{number}", dir_fd=fd)
+    os.close(fd)
+    reply, data = tree.call("list", path="", recursive=True)
+    assert reply["truncated"] and 4 << 19 < len(data) <= 4 << 20
+    reply, data = tree.call("delete", path="d" * 255, recursive=True)
+    assert reply == {"deleted": 320, "truncated": True} and len(data) <= 256 << 10
+
+
 def test_depth_and_links_bound_a_listing(tree: Tree) -> None:
     """max_depth counts directories, and links that lead up are names like any other."""
     tree.write("t/a/f", "1\n")
@@ -1105,6 +1248,40 @@ def test_a_partial_deletion_is_an_error_that_lists_both(public: Tree) -> None:
     assert sorted(str(path.relative_to(public.path)) for path in public.path.rglob("*")) == [
         *("d", "d/shut", "d/shut/x")
     ]
+
+
+@needs_root
+def test_what_a_partial_deletion_tells_fits_into_a_frame(public: Tree) -> None:
+    """However long the paths are and however they must be escaped; how many went is right."""
+    name = os.fsdecode(b"\xff" * 240)
+    for directory in ("d", "d/go", "d/stay"):
+        (public.path / directory).mkdir()
+        os.chown(public.path / directory, 65534, 65534)
+    for number in range(990):
+        public.write(f"d/go/{name}{number}", "")
+    for number in range(30):
+        public.write(f"d/stay/{name}{number}", "")
+    (public.path / "d/stay").chmod(0o555)
+
+    def act() -> None:
+        failure = public.failure("delete", path="d", recursive=True)
+        assert failure.code == "PERMISSION_DENIED"
+        details = failure.details or {}
+        assert details["count"] == 991 and 100 < len(details["deleted"]) < 991
+        assert len(details["failed"]) == 20
+        encode_json(REPLY, 1, {"error": [failure.code, failure.message, details]})
+
+    as_nobody(act)
+
+
+def test_deleting_gives_way(tree: Tree) -> None:
+    """Files, and directories that are empty, are removed a hundred at a time at most."""
+    for number in range(1000):
+        tree.write(f"f/{number}", "")
+        (tree.path / "d" / str(number)).mkdir(parents=True)
+    assert tree.pauses("delete", path="f", recursive=True) >= 10
+    assert tree.pauses("delete", path="d", recursive=True) >= 1000
+    assert os.listdir(tree.path) == []
 
 
 def test_a_mount_is_neither_entered_nor_removed(tree: Tree, tmp_path: Path) -> None:

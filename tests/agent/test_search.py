@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import re
 import subprocess
 import time
 from typing import Any
@@ -14,8 +15,8 @@ from hypothesis import strategies as st
 
 from executor.agent import hits, search
 from executor.agent.operation import Command, Exit, Failure
-from executor.agent.pattern import Pattern, expand
-from tests.agent.driver import Tree, as_nobody
+from executor.agent.pattern import MAX_CHARACTERS, MAX_EXPANDED, Pattern, expand
+from tests.agent.driver import Tree, as_nobody, changed, drain
 
 
 def globbed(tree: Tree, pattern: str, path: str = "", **more: Any) -> tuple[dict[str, Any], Any]:
@@ -328,6 +329,103 @@ def test_no_pattern_takes_long(tree: Tree) -> None:
     assert time.monotonic() - start < 2
 
 
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("{" * 20_000, "1000"),
+        ("{a,b}" * 8 + "x" * 90_000, "1000"),
+        ("x" * 1001, "1000"),
+        ("./" * 45_000 + "x", "1000"),
+        ("{" * 33, "32"),
+        ("{a," * 33, "32"),
+        ("{a,b}" * 9, "256"),
+        ("{a,b}" * 7 + "x" * 900, "16384"),
+        ("[a]/[b]/[c]/[d]/{" + ",".join(f"*{number}" for number in range(200)) + "}", "16384"),
+    ],
+)
+def test_a_pattern_that_would_take_long_is_refused(tree: Tree, text: str, limit: str) -> None:
+    """By its length, its braces or what they stand for, with the limit, before any search."""
+    for op, arguments in (
+        ("glob", {"pattern": text}),
+        ("grep", {"pattern": "x", "file_pattern": text}),
+    ):
+        failure = tree.failure(op, **arguments)
+        assert (failure.code, limit in failure.message) == ("INVALID_ARGUMENTS", True)
+        assert len(failure.message) < 300
+        assert tree.pauses(op, **arguments) == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{a,b}" * 8 + "*[a]" * 4,
+        "{" + ",".join(f"[ab]*{number}*" for number in range(100)) + "}",
+        "[a]*/[b]*/[c]*/[d]*/{" + ",".join(f"{number}*[x]" for number in range(100)) + "}",
+        "[a]" * 330,
+        "**/" + "[ab]" * 240,
+    ],
+)
+def test_a_large_pattern_is_compiled_bit_by_bit(text: str) -> None:
+    """Between two pauses no more is compiled than one alternative of a thousand characters."""
+    found = Pattern(text)
+    pauses = drain(found.prepare())
+    compiled = [part.pattern for reading in found._readings for part in reading]
+    assert pauses >= len(compiled) >= len(found._texts)
+    assert max(map(len, compiled)) < 10 * MAX_CHARACTERS
+    assert sum(map(len, compiled)) < 10 * MAX_EXPANDED
+
+
+def test_matching_gives_way_by_the_work_that_it_is(tree: Tree) -> None:
+    """What a pattern costs, not the number of names, decides when others get their turn."""
+    for number in range(400):
+        tree.write(f"d/{number}" + "a" * 100, "x\n")
+    heavy = "{" + ",".join(f"**/*[ab]*[ab]{number}" for number in range(50)) + "}"
+    for op, text, arguments in (
+        ("glob", heavy, {}),
+        ("grep", "**/" + heavy, {"pattern": "x", "context": 0}),
+    ):
+        pattern = Pattern(text)
+        drain(pattern.prepare())
+        work = 400 * pattern.work("d/" + "a" * 102)
+        name = "pattern" if op == "glob" else "file_pattern"
+        assert tree.pauses(op, **{**arguments, name: heavy}) > work // (2 * search._SLICE) > 20
+    assert tree.pauses("glob", pattern="**") < 10
+
+
+def test_directories_without_files_give_way_too(tree: Tree) -> None:
+    """To open a directory is work, whatever is in it or whether it can be opened."""
+    for number in range(1000):
+        (tree.path / f"d{number}").mkdir()
+    assert tree.pauses("glob", pattern="**") > 1000 * search._OPEN // (2 * search._SLICE) > 1
+
+
+def test_output_that_comes_while_there_is_work_waits_its_turn(tree: Tree) -> None:
+    """Nothing of it is lost or out of order, and when it is too much that is an error."""
+    text = "{" + ",".join(f"*[ab]{number}" for number in range(50)) + "}"
+    pieces = [
+        b"".join(b"./%06da%d\0" % (n, n % 100) for n in range(at, at + 500)) for at in range(8)
+    ]
+    for most, code in ((32 << 20, ""), (10_000, "LIMIT")):
+        steps = search.glob(tree.workspace, {"pattern": text, "max_results": 10_000}, b"")
+        answers: list[Any] = [*pieces, Exit(0, b"")]
+        with changed(search, _MAX_WAITING=most):
+            try:
+                while not isinstance(steps.send(None), Command):
+                    pass
+                while True:
+                    steps.send(answers.pop(0) if answers else None)
+            except StopIteration as stop:
+                assert (code, stop.value[0]["total"]) == ("", sum(_ends_so(p) for p in pieces))
+            except Failure as failure:
+                assert failure.code == code
+            assert len(answers) == 0 or code
+
+
+def _ends_so(piece: bytes) -> int:
+    """How many names of a piece the pattern of the test above matches."""
+    return len(re.findall(rb"/\d{6}a[1-4]?\d\0", piece))
+
+
 # ─── grep ───────────────────────────────────────────────────────────────────────────
 
 
@@ -548,22 +646,77 @@ def test_a_type_of_ripgrep_narrows_too(tree: Tree) -> None:
     assert grepped(tree, "hit", type="py")[1] == ["a.py:1:hit"]
 
 
-def test_a_search_that_is_killed_says_so(tree: Tree) -> None:
-    """With matches so far the reply is partial; without any it is an error."""
-    for output, expected in ((b"./a\x001:1:hit\n", "partial"), (b"", "failure")):
-        arguments = {"pattern": "hit", "file_pattern": None}
-        steps = search.grep(tree.workspace, arguments, b"")
-        assert isinstance(next(steps), Command)
-        answers: list[Any] = [output] if output else []
-        try:
-            for answer in [*answers, Exit(-9, b"")]:
-                steps.send(answer)
-        except StopIteration as stop:
-            assert expected == "partial"
-            assert (stop.value[0]["partial"], stop.value[0]["truncated"]) == (True, True)
-            assert stop.value[1] == b"a:1:hit"
-        except Failure as failure:
-            assert (expected, failure.code) == ("failure", "EXECUTION_ERROR")
+@pytest.mark.parametrize(
+    ("status", "memory_kills", "code", "said"),
+    [
+        (-9, 1, "OUT_OF_MEMORY", "memory of the sandbox was used up"),
+        (-9, 0, "EXECUTION_ERROR", "SIGKILL"),
+        (-15, 1, "EXECUTION_ERROR", "SIGTERM"),
+        (-35, 0, "EXECUTION_ERROR", "signal 35"),
+        (101, 0, "EXECUTION_ERROR", "exit code 101"),
+    ],
+)
+def test_a_search_that_is_killed_says_so(
+    tree: Tree, status: int, memory_kills: int, code: str, said: str
+) -> None:
+    """By what it ended; with matches so far the reply is partial and says the same."""
+    kills = iter([0, memory_kills] * 3)
+    arguments = {"pattern": "hit", "file_pattern": None}
+    with changed(search, _kills=lambda: next(kills)):
+        for op, output in (
+            (search.grep, b"./a\x001:1:hit\n"),
+            (search.grep, b""),
+            (search.glob, b"./a\0"),
+        ):
+            steps = op(tree.workspace, {**arguments, "pattern": "hit*"}, b"")
+            while not isinstance(next(steps), Command):
+                pass
+            try:
+                if output:
+                    steps.send(output)
+                steps.send(Exit(status, b""))
+                raise AssertionError("the search goes on")
+            except StopIteration as stop:
+                assert op is search.grep and output
+                assert (stop.value[0]["partial"], stop.value[0]["truncated"]) == (True, True)
+                assert said in stop.value[0]["warnings"][0]
+                assert stop.value[1] == b"a:1:hit"
+            except Failure as failure:
+                assert not output or op is search.glob
+                assert (failure.code, said in failure.message) == (code, True)
+
+
+def test_a_bad_expression_is_said_in_few_words(tree: Tree) -> None:
+    """ripgrep repeats the expression; of a long one the end is shown, where the reason is."""
+    failure = tree.failure("grep", pattern="x" * 50_000 + "(", file_pattern=None)
+    assert failure.code == "INVALID_ARGUMENTS" and "unclosed group" in failure.message
+    assert len(failure.message) < 2100
+
+
+def test_many_small_records_give_way() -> None:
+    """Records, files and binary files in one piece of output are taken a thousand at a time."""
+    for record, count in (
+        (b"./a\x00%d:1:x\n", 5000),
+        (b"./a%d\x001:1:x\n", 5000),
+        (b'./a%d: binary file matches (found "\\0" byte around offset 1)\n', 3000),
+    ):
+        found = hits.Hits(search.Options({"pattern": "x"}), search.Filter(None, None, ""))
+        piece = b"".join(record % number for number in range(1, count + 1))
+        pauses = drain(found.feed(piece)) + drain(found.finish())
+        assert pauses >= count // (hits._SLICE + 1)
+        reply, _ = found.reply()
+        assert (reply["matches"] == count) or reply["files"] == 1
+
+
+def test_warnings_are_counted_and_few_are_kept(tree: Tree) -> None:
+    """However many files have more matches than are shown."""
+    found = hits.Hits(search.Options({"pattern": "x"}), search.Filter(None, None, ""))
+    for number in range(100):
+        piece = b"".join(b"./f%d\x00%d:1:x\n" % (number, line) for line in range(1, 103))
+        drain(found.feed(piece))
+    drain(found.finish())
+    assert len(found.warnings) == 20
+    assert found.reply()[0]["warnings"][-1] == "and 81 more warnings"
 
 
 @given(cuts=st.lists(st.integers(1, 40), min_size=1, max_size=8), long=st.integers(1, 2000))
@@ -586,10 +739,10 @@ def test_output_may_come_in_any_pieces(cuts: list[int], long: int) -> None:
         position = number = 0
         while position < len(output):
             size = sizes[number % len(sizes)]
-            found.feed(output[position : position + size])
+            drain(found.feed(output[position : position + size]))
             position += size
             number += 1
-        found.finish()
+        drain(found.finish())
         replies.append(found.reply())
     assert replies[0] == replies[1]
     assert replies[0][1].startswith(b"a:1:hit\n--\nb1: binary file matches\n--\nb2: binary")
@@ -600,8 +753,8 @@ def test_a_million_matches_are_taken_in_bounded_memory() -> None:
     """Only what can be shown is kept, and the first paths win whatever comes first."""
     found = hits.Hits(search.Options({"pattern": "x"}), search.Filter(None, None, ""))
     for number in range(20_000, 0, -1):
-        found.feed(b"".join(b"./%06d\x00%d:1:hit\n" % (number, line) for line in range(1, 11)))
-    found.finish()
+        drain(found.feed(b"".join(b"./%06d\x00%d:1:hit\n" % (number, n) for n in range(1, 11))))
+    drain(found.finish())
     held = sum(len(line) for file in found._files.values() for _, line in file.lines)
     assert held < 2_000_000
     reply, data = found.reply()

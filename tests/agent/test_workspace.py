@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from executor.agent.operation import Failure
-from executor.agent.workspace import DIRECTORY, Workspace, rename_exclusive, shown
+from executor.agent.workspace import DIRECTORY, MAX_PATH, Workspace, rename_exclusive, shown
 from tests.agent import driver
 from tests.agent.driver import Tree, as_nobody
 
@@ -145,6 +145,44 @@ def test_a_path_deeper_than_the_kernel_takes_at_once_works(tree: Tree) -> None:
     path = "/".join(["d" * 200] * 30)
     assert stat.S_ISREG(tree.workspace.status(path + "/f").st_mode)
     assert tree.call("delete", path="d" * 200, recursive=True)[0]["deleted"] == 31
+
+
+def test_a_path_has_a_length_that_is_refused_at_once(tree: Tree) -> None:
+    """However it is spelled: by every operation, with the limit, and cut in the message."""
+    tree.write("a/f", "")
+    for path in ("./" * 200_000 + "a/f", "a/../" * 100_000 + "a/f", "x/" * 200_000 + "f"):
+        for op, arguments in (
+            ("read", {}),
+            ("write", {"expect": None}),
+            ("stat", {}),
+            ("delete", {}),
+            ("list", {}),
+        ):
+            failure = tree.failure(op, path=path, **arguments)
+            assert (failure.code, str(MAX_PATH) in failure.message) == ("INVALID_PATH", True)
+            assert len(failure.message) < 1200
+    assert opened(tree.workspace, "a/../" * 1000 + "a/f") == "a/f"
+
+
+def test_links_through_links_are_walked_for_so_long(tree: Tree) -> None:
+    """Where the kernel can't help, a path of many parts behind links ends with an error."""
+    root = tree.workspace.root
+    tree.write("a/f", "")
+    (tree.path / "l0").symlink_to(f"{root}/a/f")
+    for number in range(1, 9):
+        (tree.path / f"l{number}").symlink_to(f"{root}/" + "a/../" * 790 + f"l{number - 1}")
+    assert opened(tree.workspace, "l2") == "a/f"
+    assert opened(tree.workspace, "l8") == "ELOOP"
+
+
+def test_so_many_parents_are_made_at_once(tree: Tree) -> None:
+    """Those that are missing are counted before the first is made."""
+    assert tree.failure("write", b"", path="d/" * 300 + "f").code == "INVALID_PATH"
+    assert os.listdir(tree.path) == []
+    tree.call("write", b"", path="d/" * 200 + "f")
+    tree.call("write", b"", path="d/" * 200 + "./e//" * 200 + "f")
+    assert opened(tree.workspace, "d/" * 200 + "e/" * 200 + "f").endswith("e/f")
+    assert tree.failure("write", b"", path="d/none/../f").code == "FILE_NOT_FOUND"
 
 
 @pytest.mark.parametrize("path", ["a\0b", "\ud800", "x\udbff"])

@@ -13,7 +13,6 @@ from executor.model import Limits
 from tests.conftest import docker_box
 from tests.driver import Box, LoopThread
 
-
 FIND = "f=$(trap -p EXIT | grep -o '/run/executor/cwd-[0-9a-f]*' | head -1)"
 """How a command learns where the agent will read its directory."""
 
