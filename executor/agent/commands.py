@@ -120,32 +120,26 @@ class Commands:
         if self.shell is not None:
             self.environment["SHELL"] = self.shell
 
-    def start(self, channel: int, arguments: dict[str, Any], body: bytes) -> None:
-        """Start a command; its reply comes when it has ended."""
-        job = Job(self, channel, arguments)
-        try:
-            job.start(arguments, body)
-        except Failure as failure:
-            job.release()
-            if failure.details == {"limit": "pids"} and self._make_room():
-                self.start_again(channel, arguments, body)
-                return
-            raise
-        except BaseException:
-            job.release()
-            raise
+    def start(
+        self, channel: int, arguments: dict[str, Any], body: bytes, note: str | None = None
+    ) -> None:
+        """Start a command; its reply comes when it has ended.
 
-    def start_again(self, channel: int, arguments: dict[str, Any], body: bytes) -> None:
-        """One more try after leftovers of earlier calls were ended."""
+        At the process limit what earlier calls left running is ended, and `note` says so in
+        the result of the second try: otherwise the loop could never start anything again.
+        """
         job = Job(self, channel, arguments)
-        job.notes.append(
-            "the process limit was reached; background processes of earlier calls were ended"
-        )
+        if note is not None:
+            job.notes.append(note)
         try:
             job.start(arguments, body)
-        except BaseException:
+        except BaseException as error:
             job.release()
-            raise
+            is_full = isinstance(error, Failure) and error.details == {"limit": "pids"}
+            if note is not None or not is_full or not self._make_room():
+                raise
+            note = "the process limit was reached; background processes of earlier calls were ended"
+            self.start(channel, arguments, body, note)
 
     def _make_room(self) -> bool:
         """End what earlier calls left running, if no other call is running."""
@@ -310,7 +304,6 @@ class Job:
         self.kill_at = self.give_up_at = 0.0
         self.owner: processes.Owner | None = None
         self.timer: Timer | None = None
-        self.begun = time.monotonic()
 
     # ── start ──
 
