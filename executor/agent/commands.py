@@ -30,6 +30,7 @@ STAND_INS = {"python3": RUNTIME + "/bin/python3", "bash": "sh"}
 """What serves where an image has no such interpreter; the result names what ran."""
 MAX_DRAINS = 256
 """Pipes held open by background processes of ended calls."""
+FORBIDDEN = "may not be entered"
 SETTLE = 0.02
 """Seconds between two looks at what is left of a call that is being ended."""
 COALESCE = 0.002
@@ -106,7 +107,7 @@ class Commands:
         self.scratch: str = settings["scratch"]
         self.box: str = settings["box"]
         self.environment: dict[str, str] = settings["environment"]
-        self.cwd = self.root
+        self.cwd: str = self.root
         self.jobs: dict[int, Job] = {}
         self.ending: dict[int, Job] = {}
         self.last_channel = 0
@@ -242,27 +243,57 @@ class Commands:
 
     def enter(self, wanted: str | None, notes: list[str]) -> str:
         """The directory that a command begins in; falls back to the root and says so."""
-        directory = self.cwd if wanted is None else os.path.normpath(f"{self.root}/{wanted}")
-        is_there = os.path.isdir(directory)
-        if is_there and os.access(directory, os.X_OK):
-            return directory
-        if wanted is not None and is_there:
-            raise Failure("PERMISSION_DENIED", f"{directory} may not be entered")
         if wanted is not None:
-            raise Failure("FILE_NOT_FOUND", f"{directory} is not a directory")
-        reason = "may not be entered" if is_there else "no longer exists"
-        notes.append(f"the working directory {directory} {reason}; this command ran in {self.root}")
-        self.cwd = self.root
-        return self.root
+            directory = os.path.normpath(f"{self.root}/{wanted}")
+            if fault := self._fault_of(directory):
+                raise self._no_entry(directory, fault)
+            return directory
+        if self.cwd != self.root and (fault := self._fault_of(self.cwd)):
+            notes.append(
+                f"the working directory {self.cwd} {fault}; this command ran in {self.root}"
+            )
+            self.cwd = self.root
+        if self.cwd == self.root and (fault := self._fault_of(self.root)):
+            raise self._no_entry(self.root, fault)
+        return self.cwd
+
+    def _no_entry(self, directory: str, fault: str) -> Failure:
+        code = "PERMISSION_DENIED" if fault == FORBIDDEN else "FILE_NOT_FOUND"
+        return Failure(code, f"{directory} {fault}")
+
+    def _fault_of(self, directory: str) -> str:
+        """Why no command can begin there; empty if one can."""
+        try:
+            mode = os.stat(directory).st_mode
+        except PermissionError:
+            return FORBIDDEN
+        except OSError:
+            return "no longer exists" if directory == self.cwd else "does not exist"
+        if not stat.S_ISDIR(mode):
+            return "is not a directory"
+        if not os.access(directory, os.X_OK):
+            return FORBIDDEN
+        real = os.path.realpath(directory)
+        if real != self.root and not real.startswith(self.root + "/"):
+            return "leads out of the worktree"
+        return ""
 
     def leave(self, directory: str, notes: list[str]) -> None:
         """Where a command ended: the next one begins there, if it is in the worktree."""
-        if directory == self.root or directory.startswith(self.root + "/"):
+        if directory == self.root:
             self.cwd = directory
             return
-        self.cwd = self.root
-        where = f"{directory}, outside the worktree" if directory else "a deleted directory"
-        notes.append(f"the command ended in {where}; the next one begins in {self.root}")
+        if directory.startswith(self.root + "/"):
+            self.cwd = directory
+            fault = self._fault_of(directory)
+        else:
+            fault = "is outside the worktree" if directory else "was deleted"
+        if fault:
+            self.cwd = self.root
+            where = directory or "the directory"
+            notes.append(
+                f"{where}, where the command ended, {fault}; the next one begins in {self.root}"
+            )
 
 
 class Stream:
@@ -556,7 +587,7 @@ class Job:
             directory = self.commands.cwd
             if self.cwd_file and self.ending is not None:
                 self.notes.append(f"the working directory stays {directory}")
-        self.commands.leave(directory if os.path.isdir(directory) else "", self.notes)
+        self.commands.leave(directory, self.notes)
 
     def _said_directory(self) -> str | None:
         """What the shell wrote as its last word; empty if its directory was deleted."""

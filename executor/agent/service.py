@@ -298,7 +298,7 @@ class Service:
         elif missing > MAX_BODY or self.waiting_bytes + missing > MAX_WAITING:
             # The bytes still come; the channel takes and drops them.
             self.incoming[channel] = Incoming({}, missing)
-            message = f"the input has {missing} bytes, at most {MAX_BODY} can be taken"
+            message = f"the input is too long: {MAX_BODY >> 20} MiB can be taken at a time"
             self.fail(channel, Failure("TOO_LARGE", message))
         else:
             self.waiting_bytes += missing

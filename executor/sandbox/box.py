@@ -52,6 +52,7 @@ class Sandbox:
         name: the container's name.
         lane: the kind of box.
         capabilities: what isolation is really there, for a person and for a program.
+        had_memory_kill: a command of it was ended for memory.
     """
 
     lane = "no-net"
@@ -59,6 +60,7 @@ class Sandbox:
     def __init__(
         self, id: str, name: str, connection: Connection, capabilities: dict[str, Any]
     ) -> None:
+        self.had_memory_kill = False
         self.id = id
         self.name = name
         self.capabilities = capabilities
@@ -79,7 +81,7 @@ class Sandbox:
         on_output: OnOutput | None = None,
     ) -> Answer:
         """Have one operation of the agent done; see `Connection.request`."""
-        return await self._connection.request(
+        answer = await self._connection.request(
             op,
             arguments,
             body,
@@ -87,6 +89,9 @@ class Sandbox:
             grace=float(arguments.get("grace", 0.0)),
             on_output=on_output,
         )
+        if answer.value.get("oom") is True:
+            self.had_memory_kill = True
+        return answer
 
 
 @contextlib.asynccontextmanager
@@ -134,6 +139,7 @@ class _Opening:
         self.connection: Connection | None = None
         self.mourning: asyncio.Task[None] | None = None
         self.is_closing = False
+        self.sandbox: Sandbox | None = None
 
     # ── open ──
 
@@ -169,7 +175,8 @@ class _Opening:
         except AgentLost as error:
             raise NotStarted(f"The box did not come up: {error}") from error
         capabilities = self._capabilities(owner, warnings)
-        return Sandbox(self.id, self.name, connection, capabilities)
+        self.sandbox = Sandbox(self.id, self.name, connection, capabilities)
+        return self.sandbox
 
     def _plan(self, owner: container.Owner, image: container.Image, volume: str) -> container.Plan:
         assert self.worktree is not None, "the worktree is opened first"
@@ -257,7 +264,9 @@ class _Opening:
         said = self.connection.stderr.decode("utf-8", "replace").strip().splitlines()[-3:]
         facts = []
         if state.get("OOMKilled"):
-            facts.append("it ran out of memory")
+            # The engine never takes this back: a command that was killed for it is enough.
+            before = self.sandbox is not None and self.sandbox.had_memory_kill
+            facts.append("memory ran out in it before" if before else "it ran out of memory")
         if state.get("Paused"):
             facts.append("it is paused")
         if state.get("Status") in ("exited", "dead"):

@@ -42,15 +42,41 @@ def test_a_lie_about_the_directory_is_no_directory(container: Box) -> None:
 
 
 def test_a_directory_that_may_not_be_entered_is_left(container: Box) -> None:
-    """The next command begins at the root and says why; a named directory is an error."""
-    container.run("mkdir -p closed; cd closed; chmod 000 .")
-    ran = container.run("pwd")
-    assert ran.out == b"/workspace\n"
+    """The next command begins at the root, which is said; a named directory is an error."""
+    ran = container.run("mkdir -p closed; cd closed; chmod 000 .")
     assert "may not be entered" in ran.value["notes"][0]
+    assert container.run("pwd").out == b"/workspace\n"
+    container.run("chmod 755 closed; cd closed")
+    (container.root / "closed").chmod(0)
+    ran = container.run("pwd")
+    assert (ran.out, len(ran.value["notes"])) == (b"/workspace\n", 1)
     with pytest.raises(ToolError, match="may not be entered") as caught:
         container.run("pwd", cwd="closed")
     assert caught.value.code is Code.PERMISSION_DENIED
     container.run("chmod 755 closed")
+
+
+def test_a_directory_that_became_a_link_is_left(container: Box) -> None:
+    """A working directory that was swapped for a link out of the worktree is not followed."""
+    container.run("mkdir -p swapped; cd swapped")
+    (container.root / "swapped").rmdir()
+    (container.root / "swapped").symlink_to("/etc")
+    ran = container.run("pwd -P")
+    assert ran.out == b"/workspace\n"
+    assert "leads out of the worktree" in ran.value["notes"][0]
+
+
+def test_a_worktree_that_may_not_be_entered_is_named(
+    loop_thread: LoopThread, tmp_path: Path
+) -> None:
+    """The reason is the worktree's, not a program's."""
+    box = docker_box(loop_thread, tmp_path, exec_id="closed")
+    box.root.chmod(0)
+    for command in ("true", "echo 'x'"):
+        with pytest.raises(ToolError, match="/workspace may not be entered") as caught:
+            box.run(command)
+        assert caught.value.code is Code.PERMISSION_DENIED
+    box.root.chmod(0o755)
 
 
 def test_a_hundred_calls_that_end_at_once_cost_nobody_the_box(

@@ -258,6 +258,15 @@ def test_killing_the_agent_from_outside_is_a_typed_error(
     assert "ended with code 137" in str(error)
 
 
+def test_an_earlier_kill_for_memory_is_no_cause(loop_thread: LoopThread, tmp_path: Path) -> None:
+    """The engine's `OOMKilled` is for ever; a later loss is not put down to it."""
+    box = docker_box(loop_thread, tmp_path, exec_id="sticky")
+    assert box.run("python3 -c 'x = bytearray(2 << 30)'").value["oom"]
+    pid = inspected(box)["State"]["Pid"]
+    error = _lost(box, lambda: os.kill(pid, signal.SIGKILL))
+    assert "it ran out of memory" not in str(error)
+
+
 def test_the_lease_ends_a_box_that_hears_nothing(
     loop_thread: LoopThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
