@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from executor.catalog import Catalog, load
+from executor.model import plain
 from executor.permissions import Mode, decide
-from executor.tool import Tool
+from executor.tool import LARGEST, Tool
 from executor.toolsets import standard
 
 PAGE = Path(__file__).resolve().parent / "tools.md"
@@ -70,9 +71,9 @@ def _type(part: Mapping[str, Any]) -> str:
         return " or ".join(_type(one) for one in part["anyOf"])
     kind = str(part.get("type", "any"))
     bounds = [
-        f"{sign} {part[key]:g}"
+        f"{sign} {plain(part[key])}"
         for key, sign in (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"))
-        if key in part
+        if part.get(key, LARGEST) != LARGEST
     ]
     return " ".join([kind, *bounds])
 

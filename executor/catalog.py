@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from executor.errors import ConfigError
-from executor.model import Access, Limits, LoopSpec
+from executor.model import Access, Limits, LoopSpec, plain
 
 Lane = Literal["no-net", "net", "heavy"]
 
@@ -76,10 +76,13 @@ class ToolsetEntry:
     Attributes:
         line_separator: stands between line number and line in what `read_file` shows.
         merge_stderr: commands write both streams into one pipe, in exact order.
+        reads: how long a reading of a file allows to change it: until the next iteration
+            of the loop is announced, or as long as the loop is open.
     """
 
     line_separator: str
     merge_stderr: bool = False
+    reads: Literal["iteration", "loop"] = "iteration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,25 @@ class Catalog:
         ):
             if value is not None and value not in known:
                 found.append(f"{option}: there is no {value!r}{_instead(value, known)}")
-        return found
+        longest = {name: entry.max_timeout_ms for name, entry in self.tools.items()}
+        return found + _call_timeout_faults(spec.limits.call_timeout, longest)
+
+
+def _call_timeout_faults(seconds: float | None, longest: Mapping[str, int | None]) -> list[str]:
+    """A default that is above the ceiling of what it is the default for.
+
+    Args:
+        seconds: the default.
+        longest: `max_timeout_ms` of each tool that has one.
+    """
+    bounds = [(most, name) for name, most in longest.items() if most is not None]
+    if seconds is None or not bounds or not min(bounds)[0] < seconds * 1000 < float("inf"):
+        return []
+    most, name = min(bounds)
+    return [
+        f"call_timeout: {plain(seconds)} seconds is more than the {plain(most / 1000)} that "
+        f"max_timeout_ms of {name} allows; lower it or raise tools.{name}.max_timeout_ms"
+    ]
 
 
 # ─── the file as it is written ──────────────────────────────────────────────────────
@@ -149,6 +170,7 @@ class _ToolTable(_Table):
 class _ToolsetTable(_Table):
     line_separator: Annotated[str, Field(min_length=1, max_length=8)] | None = None
     merge_stderr: bool | None = None
+    reads: Literal["iteration", "loop"] | None = None
 
 
 class _LoopTypeTable(_Table):
@@ -401,6 +423,8 @@ def _loop_faults(merged: Mapping[str, Any]) -> list[str]:
     loop = merged["loop"]
     limits = Limits(**{name: loop[name] for name in _LIMIT_NAMES & loop.keys()})
     found = [f"loop.{fault}" for fault in limits.faults()]
+    longest = {name: entry.get("max_timeout_ms") for name, entry in merged["tools"].items()}
+    found += [f"loop.{fault}" for fault in _call_timeout_faults(limits.call_timeout, longest)]
     for key, known in (("toolset", merged["toolsets"]), ("loop_type", merged["loop_types"])):
         value = loop.get(key)
         if value is not None and value not in known:

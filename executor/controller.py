@@ -29,6 +29,7 @@ from executor.model import (
     LoopSpec,
     Output,
     Result,
+    plain,
 )
 from executor.permissions import Mode
 from executor.pipeline import Emit, Pipeline
@@ -138,6 +139,15 @@ class Loop:
         """
         self.session.knows(worktree_path(path, self._surroundings.roots), digest)
 
+    async def next_iteration(self) -> None:
+        """Another iteration of the loop begins, with nothing of the last one in its prompt.
+
+        In toolsets whose catalog entry says `reads = "iteration"` every file has to be read
+        again before it is changed; elsewhere nothing happens.
+        """
+        if self._surroundings.toolset.reads == "iteration":
+            self.session.clear_reads()
+
     async def execute(self, call: Call) -> Result:
         """Run one call. Every failure is a result; only cancellation is raised."""
         return await self._execute(call, None)
@@ -221,7 +231,7 @@ class Loop:
         return result
 
     def _time_is_over(self, call: Call) -> Result:
-        message = f"The loop's time of {self._seconds:g} s is over; no more calls are run."
+        message = f"The loop's time of {plain(self._seconds)} s is over; no more calls are run."
         elapsed = (time.monotonic() - self._deadline) * 1000
         return results.refusal(call, Code.TIMEOUT, message, max(elapsed, 0.0))
 

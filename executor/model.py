@@ -21,6 +21,7 @@ MOUNT = "/workspace"
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _EXEC_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 MARKER = "EXECUTOR_CALL"
@@ -167,6 +168,11 @@ def parse_size(text: str | int) -> int:
     return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
+def plain(number: float) -> str:
+    """A number as people write it: `600000`, `0.5`; never `6e+05`."""
+    return str(int(number)) if number == int(number) else str(number)
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What one box may use.
@@ -176,7 +182,7 @@ class Limits:
         cpus: cores.
         pids: processes and threads.
         call_timeout: seconds that a command may take when it names no timeout; None = the
-            catalog's value.
+            catalog's value. At most the catalog's longest timeout of a command.
         max_seconds: seconds that the loop may take in all; None = a day.
         file_bytes: the largest file that a process may write.
         open_files: descriptors a process.
@@ -231,7 +237,9 @@ class LoopSpec:
         runtime: the engine's runtime; None = its default.
         environment: variables for every command.
         uid: run as this uid and gid instead of the worktree owner's.
-        exec_id: name of the loop; generated when absent.
+        exec_id: name of the loop; generated when absent. Unique among the open loops of one
+            `Controller`; two controllers may use the same name, and their boxes' names and
+            labels tell them apart.
         tenant: label for hosts that serve several.
     """
 
@@ -251,7 +259,9 @@ class LoopSpec:
         """Everything that is wrong with this specification, one sentence each."""
         found = [*self.limits.faults(), *environment_faults(self.environment)]
         path = Path(self.worktree)
-        if not path.exists():
+        if not str(self.worktree).strip():
+            found.append("worktree: is empty; give a directory")
+        elif not path.exists():
             found.append(f"worktree: {path} does not exist; give an existing directory")
         elif not path.is_dir():
             found.append(f"worktree: {path} is not a directory")
@@ -261,7 +271,12 @@ class LoopSpec:
                 "and start with a letter or digit"
             )
         if self.uid is not None and not 0 <= self.uid < 2**31:
-            found.append(f"uid: {self.uid} is out of range")
+            found.append(f"uid: {self.uid} is out of range; give 0 to {2**31 - 1}")
+        if not _IMAGE.fullmatch(self.image):
+            found.append(
+                f"image: {self.image!r} is no name of an image; write base, heavy, or for "
+                "example debian:12-slim"
+            )
         return found
 
     def with_exec_id(self, exec_id: str) -> LoopSpec:

@@ -6,6 +6,7 @@ the text by a marker, and in the result by `truncated` and `total_bytes`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,10 @@ NOTICE_ROOM = 200
 """Bytes that a tool keeps free for the notices after a text."""
 
 
+_UNSHOWABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+"""Control characters, line separators, and the halves that stand for bytes which are no UTF-8."""
+
+
 # ─── bytes → text ───────────────────────────────────────────────────────────────────
 
 
@@ -32,6 +37,20 @@ def decode(data: bytes) -> str:
 def name_of(data: bytes) -> str:
     """A file name as it can be given back: bytes that are no UTF-8 become lone surrogates."""
     return data.decode("utf-8", "surrogateescape")
+
+
+def shown_name(name: str) -> str:
+    """A file name for a text: control characters and bytes that are no UTF-8 as `\\xHH`.
+
+    The file tools take this spelling back where no file has it as its name.
+    """
+    return _UNSHOWABLE.sub(_escaped, name)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    character = match[0]
+    errors = "surrogateescape" if "\udc80" <= character <= "\udcff" else "surrogatepass"
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", errors))
 
 
 def names_of(data: bytes) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
 from weakref import WeakValueDictionary
 
 from executor.model import MOUNT
@@ -24,8 +25,16 @@ class Reading:
     whole: bool = False
 
 
+Identity: TypeAlias = tuple[Literal["key", "path"], str]
+"""What a reading is filed under: the agent's key of the file, else its path."""
+
+
 class Session:
     """The memory of one loop. Paths are worktree paths, compared as text.
+
+    A file may have several paths, through links. The agent gives each file a key: paths
+    with the same key share what was seen of it. The key is not believed to mean more: what
+    a change rests on is the hash, which the agent compares.
 
     Attributes:
         cwd: where the last command ended, as seen inside the box.
@@ -35,56 +44,101 @@ class Session:
     def __init__(self) -> None:
         self.cwd = MOUNT
         self.completed: str | None = None
-        self._reads: dict[str, Reading] = {}
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._files: dict[str, Identity] = {}
+        self._reads: dict[Identity, Reading] = {}
+        self._locks: WeakValueDictionary[Identity, asyncio.Lock] = WeakValueDictionary()
 
     def reading(self, path: str) -> Reading | None:
         """What was seen of the file; None if nothing was."""
-        return self._reads.get(path)
+        file = self._files.get(path)
+        return self._reads.get(file) if file is not None else None
 
-    def saw(self, path: str, digest: str | None, first: int, last: int, more: bool) -> None:
+    def same_file(self, path: str, key: str | None) -> Reading | None:
+        """What was seen, by whatever path, of the file that the path leads to now.
+
+        Args:
+            path: of the file.
+            key: the agent's key of it; None = unknown, the path alone counts.
+        """
+        return self.reading(path) if key is None else self._reads.get(("key", key))
+
+    def saw(
+        self,
+        path: str,
+        digest: str | None,
+        first: int,
+        last: int,
+        more: bool,
+        key: str | None = None,
+    ) -> None:
         """Lines `first` to `last` were shown whole; `more` lines follow in the file.
 
         Readings of unchanged content add up when they leave no gap, so a file too long
         for one reading can be known as a whole.
         """
-        before = self._reads.get(path)
+        before = self.same_file(path, key) or self.reading(path)
         same = before is not None and digest is not None and before.hash == digest
         through = before.through if same and before is not None else 0
         whole = before.whole if same and before is not None else False
         if first <= through + 1:
             through = max(through, last)
             whole = whole or (not more and through == last)
-        self._reads[path] = Reading(digest, through, whole)
+        self._note(path, key, Reading(digest, through, whole))
 
-    def knows(self, path: str, digest: str | None) -> None:
+    def knows(self, path: str, digest: str | None, key: str | None = None) -> None:
         """The loop read or wrote every byte of the file."""
-        self._reads[path] = Reading(digest, whole=True)
+        self._note(path, key, Reading(digest, whole=True))
 
-    def edited(self, path: str, digest: str | None) -> None:
+    def edited(self, path: str, digest: str | None, key: str | None = None) -> None:
         """The loop changed the file: what it knew of it, it still knows."""
-        before = self._reads.get(path, Reading(None))
+        before = self.same_file(path, key) or self.reading(path) or Reading(None)
         # Line numbers may have moved: a gapless reading has to start again.
-        self._reads[path] = replace(before, hash=digest, through=0)
+        self._note(path, key, replace(before, hash=digest, through=0))
 
     def forget(self, path: str) -> None:
-        """The file, or the directory with all in it, is gone."""
+        """The file, or the directory with all in it, is gone.
+
+        A file that was read by another path, too, is still known by that one.
+        """
         for name in self._at_or_below(path):
-            del self._reads[name]
+            self._leave(name)
 
     def move(self, source: str, target: str) -> None:
         """What was seen of `source`, or of the files in it, holds for `target` now."""
-        moved = {
-            target + name[len(source) :]: self._reads.pop(name)
-            for name in self._at_or_below(source)
-        }
+        moved: dict[str, Reading] = {}
+        for name in self._at_or_below(source):
+            moved[target + name[len(source) :]] = self._reads[self._files[name]]
+            self._leave(name)
         self.forget(target)
-        self._reads.update(moved)
+        for name, reading in moved.items():
+            # The keys of the new places are not known before the agent tells them.
+            self._note(name, None, reading)
+
+    def clear_reads(self) -> None:
+        """Everything has to be read again."""
+        self._files.clear()
+        self._reads.clear()
 
     def lock(self, path: str) -> asyncio.Lock:
-        """The lock of this path: changes to one file follow each other."""
-        return self._locks.setdefault(path, asyncio.Lock())
+        """The lock of this file: changes to one file follow each other.
+
+        Paths that are not known yet to lead to one file have a lock each; there the
+        agent's comparison of hashes decides.
+        """
+        return self._locks.setdefault(self._files.get(path, ("path", path)), asyncio.Lock())
+
+    def _note(self, path: str, key: str | None, reading: Reading) -> None:
+        file: Identity = ("path", path) if key is None else ("key", key)
+        if self._files.get(path, file) != file:
+            self._leave(path)
+        self._files[path] = file
+        self._reads[file] = reading
+
+    def _leave(self, path: str) -> None:
+        file = self._files.pop(path)
+        if file not in self._files.values():
+            del self._reads[file]
 
     def _at_or_below(self, path: str) -> list[str]:
         below = path + "/"
-        return [name for name in self._reads if name == path or name.startswith(below)]
+        return [name for name in self._files if name == path or name.startswith(below)]

@@ -62,8 +62,11 @@ Path = Raw
 Whole = BeforeValidator(_whole)
 """Marks an int argument; bounds stand before it: `Annotated[int, Field(le=9), Whole]`."""
 
-Positive = Annotated[int, Field(ge=1), Whole]
-"""A whole number from 1 on; no text, no truth value."""
+LARGEST = 2**53 - 1
+"""The largest whole number that every reader of JSON keeps as it is."""
+
+Positive = Annotated[int, Field(ge=1, le=LARGEST), Whole]
+"""A whole number from 1 to `LARGEST`; no text, no truth value."""
 
 
 class Arguments(BaseModel):
@@ -398,6 +401,8 @@ def _fault_text(item: Any) -> str:
 
 
 def _named(value: Any) -> str:
+    if isinstance(value, int) and abs(value) > LARGEST:
+        return "so large a number"
     if value is None or isinstance(value, bool | int | float):
         return json.dumps(value)
     if isinstance(value, str):

@@ -109,6 +109,8 @@ def test_all_faults_are_reported_at_once() -> None:
         ("[loop]\nmode = 'yolo'\n", "loop.mode: is 'yolo'; write"),
         ("[loop]\nworktree = '/'\n", "loop.worktree: unknown key"),
         ("[tools.glob]\nkeep = 'end'\n", "tools.glob.keep: has no effect for this tool"),
+        ("[loop]\ncall_timeout = 700.0\n", "loop.call_timeout: 700 seconds is more than the 600"),
+        ("[toolsets.standard]\nreads = 'turn'\n", "toolsets.standard.reads: is 'turn'; write"),
         ("[toolsets.other]\nmerge_stderr = true\n", "toolsets.other: unknown name"),
     ],
 )
@@ -141,3 +143,13 @@ def test_a_specification_is_checked_against_the_catalog() -> None:
         "toolset: there is no 'nope'; known: standard",
         "loop_type: there is no 'plam'; did you mean plan?",
     ]
+
+
+def test_a_default_timeout_is_at_most_the_longest() -> None:
+    """More than any command may ask for is refused with both numbers, wherever it comes from."""
+    (fault,) = load().faults(load().loop_spec(".", call_timeout=9999))
+    assert "9999 seconds is more than the 600 that max_timeout_ms of run_c" in fault
+    assert load().faults(load().loop_spec(".", call_timeout=600)) == []
+    longer = "[tools.{}]\nmax_timeout_ms = 10000000\n"
+    user = longer.format("run_command") + longer.format("run_code")
+    assert with_user_file(user).faults(load().loop_spec(".", call_timeout=9999)) == []

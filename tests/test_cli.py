@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executor.errors import Code
-from executor.frontends.lines import Lines
+from executor.frontends.lines import Item, Iteration, Lines
 from executor.model import Call, Result
 from tests.conftest import make_worktree
 
@@ -29,7 +30,7 @@ SECONDS = 120
 # ─── call lines ─────────────────────────────────────────────────────────────────────
 
 
-def read(*lines: str) -> list[Call | Result]:
+def read(*lines: str) -> list[Item]:
     reader = Lines()
     return [item for line in lines for item in reader.read(line.encode())]
 
@@ -83,7 +84,11 @@ def test_a_line_may_be_an_assistant_message() -> None:
         ("3", None, None, "a call is an object"),
         ("{}", None, None, "id is missing or empty"),
         ('{"id": "", "name": "a", "input": {}}', None, "a", "id is missing or empty"),
-        ('{"id": 7, "name": "a", "input": {}}', None, "a", "id is missing or empty"),
+        ('{"id": 7, "name": "a", "input": {}}', None, "a", "id must be text in quotes"),
+        ('{"id": "1", "name": 7, "input": {}}', "1", None, "name must be text in quotes"),
+        ('{"event": "lunch"}', None, None, "the only event is"),
+        ('{"event": "iteration", "id": "1"}', None, None, "the only event is"),
+        ('[{"event": "iteration"}]', None, None, "id is missing or empty"),
         ('{"id": "1", "input": {}}', "1", None, "name is missing or empty"),
         ('{"id": "1", "name": "a"}', "1", "a", "input must be an object"),
         ('{"id": "1", "name": "a", "input": []}', "1", "a", "input must be an object"),
@@ -97,6 +102,11 @@ def test_what_is_no_call_gets_a_result(
     result = refused("", line)
     assert (result.id, result.name) == (id, name)
     assert expected in str(result.content)
+
+
+def test_a_line_may_be_an_event() -> None:
+    """The host's word that an iteration begins is no call and has no result."""
+    assert read('{"event": "iteration"}') == [Iteration()]
 
 
 def test_an_id_is_used_once_in_a_run() -> None:
@@ -117,7 +127,7 @@ def test_bytes_that_are_no_utf8_are_refused() -> None:
 def test_no_bytes_break_the_reader(line: bytes) -> None:
     """Whatever a line holds, it is read or refused."""
     for item in Lines().read(line):
-        assert isinstance(item, Call | Result)
+        assert isinstance(item, Item)
 
 
 # ─── the program ────────────────────────────────────────────────────────────────────
@@ -238,6 +248,15 @@ def test_results_are_written_as_they_come(program: Program) -> None:
     [
         (["run", "--worktree", "/no/such/place"], "does not exist"),
         (["run", "--worktree", "{file}"], "is not a directory"),
+        (["run", "--worktree", ""], "worktree: is empty"),
+        (["call", "glob", "--worktree", ""], "worktree: is empty"),
+        (["run", "--worktree", "{tree}", "--image", "bad image"], "is no name of an image"),
+        (["run", "--worktree", "{tree}", "--uid", "-1"], "is out of range; give 0 to"),
+        (
+            ["run", "--worktree", "{tree}", "--call-timeout", "9999"],
+            "call_timeout: 9999 seconds is more than the 600 that max_timeout_ms",
+        ),
+        (["images", "build", "nope"], "'nope' can't be built; there are base and heavy"),
         (["run", "--worktree", "{tree}", "--calls", "/no/such/file"], "--calls: /no/such/file"),
         (["run", "--worktree", "{tree}", "--calls", "{tree}"], "is a directory"),
         (["run", "--worktree", "{tree}", "--toolset", "fancy"], "toolset: there is no 'fancy'"),
@@ -263,6 +282,56 @@ def test_bad_usage_is_exit_code_2(program: Program, arguments: list[str], expect
     code, out, err = program.run(*filled)
     assert (code, out) == (2, "")
     assert expected in err and "Traceback" not in err
+
+
+def test_an_iteration_clears_what_was_read(program: Program) -> None:
+    """After the event a file has to be read again; the event itself has no result line."""
+    program.write("a.txt", "one\n")
+    edit = {"path": "a.txt", "old_string": "one", "new_string": "two"}
+    read, unread = program.answers(
+        call("1", "read_file", path="a.txt"), {"event": "iteration"}, call("2", "edit_file", **edit)
+    )
+    assert (read["code"], unread["code"]) == (None, "NOT_READ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "--worktree", "{tree}", "--calls", "{file}"],
+        ["call", "run_command", '{{"command": "echo x"}}', "--worktree", "{tree}"],
+        ["tools"],
+        ["ps"],
+    ],
+)
+def test_a_full_output_is_exit_code_1(
+    program: Program, tmp_path: Path, arguments: list[str]
+) -> None:
+    """Results that can't be written end the run with one sentence."""
+    file = tmp_path / "calls"
+    file.write_text(json.dumps(call("1", "run_command", command="true")) + "\n")
+    filled = [part.format(tree=program.worktree, file=file) for part in arguments]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "executor", *filled],
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=program.environment,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert "the output could not be written: No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr
+
+
+def test_images_are_listed_with_their_time(program: Program) -> None:
+    """Images and volumes alike have ISO 8601, in UTC or with an offset."""
+    code, out, _ = program.run("images", "list", "--json")
+    assert code == 0
+    for entry in json.loads(out):
+        assert datetime.fromisoformat(entry["created"]).tzinfo is not None
 
 
 def test_no_engine_is_exit_code_3(program: Program, tmp_path: Path) -> None:

@@ -47,6 +47,12 @@ PATHS = [
     for key in tool.schema["properties"]
     if key in ("path", "from", "to")
 ]
+NUMBERS = [
+    (name, key)
+    for name, tool in TOOLS.items()
+    for key, part in tool.schema["properties"].items()
+    if part["type"] in ("integer", "number")
+]
 PROPERTIES = [(name, key) for name, tool in TOOLS.items() for key in tool.schema["properties"]]
 
 
@@ -129,6 +135,36 @@ def test_wrong_types_are_refused_with_the_field(work: Work, name: str, key: str)
     assert f"{key} must be" in str(result.content)
 
 
+@pytest.mark.parametrize(("name", "key"), NUMBERS)
+@pytest.mark.parametrize(
+    "number", [2**53, 2**63, -(2**63), pytest.param(10**5000, id="huge"), 1e300]
+)
+def test_numbers_of_any_size_are_refused_before_the_box(
+    work: Work, name: str, key: str, number: float
+) -> None:
+    """A number beyond its bound is the caller's fault and costs no box."""
+    boxes = len(work.opened)
+    result = work.call(name, **{**SAMPLES[name], key: number})
+    assert result.code is Code.INVALID_ARGUMENTS, result.content
+    assert key in str(result.content)
+    assert work.call("read_file", path="d/a.txt").code is None
+    assert len(work.opened) == boxes
+
+
+@pytest.mark.parametrize(("name", "key"), NUMBERS)
+def test_the_largest_number_allowed_is_served(work: Work, name: str, key: str) -> None:
+    """What the schema allows, the box takes; only an offset can be beyond the end of a file."""
+    boxes = len(work.opened)
+    most = TOOLS[name].schema["properties"][key]["maximum"]
+    more = {"recursive": True} if key == "max_depth" else {}
+    result = prepared(work).call(name, **{**SAMPLES[name], **more, key: most})
+    if key == "offset":
+        assert "beyond the end: the file has 3 lines" in str(result.content)
+    else:
+        assert result.code is None, result.content
+    assert len(work.opened) == boxes
+
+
 @pytest.mark.parametrize(("name", "key"), PATHS)
 @pytest.mark.parametrize(
     "path", ["../x", "/etc/hostname", "d/../../x", "a\0b", "/", "/workspace/../etc", "out/x"]
@@ -199,7 +235,17 @@ def test_long_output_is_cut_and_said(work: Work, name: str) -> None:
     assert result.truncated is True
     text = str(result.content)
     assert size_of(text) <= TOOLS[name].entry.max_output_bytes
-    assert "left out" in text or "more" in text.splitlines()[-1]
+    said = ("more", "only the first")
+    assert "left out" in text or any(words in text.splitlines()[-1] for words in said)
+
+
+def test_output_up_to_the_limit_is_whole(work: Work) -> None:
+    """Room for messages is only taken where there are any."""
+    size = TOOLS["run_command"].entry.max_output_bytes - 100
+    result = work.call("run_command", command=f"head -c {size} /dev/zero | tr '\\0' x")
+    assert (result.content, result.truncated) == ("x" * size, False)
+    failed = work.call("run_command", command=f"head -c {size} /dev/zero | tr '\\0' x; false")
+    assert (failed.content, failed.truncated) == ("Exit code: 1\n" + "x" * size, False)
 
 
 def test_access_and_safety_agree() -> None:

@@ -82,6 +82,58 @@ def test_what_was_read_is_known_after_a_loss(work: Work) -> None:
     assert (work.root / "a.txt").read_text() == "two\n"
 
 
+@pytest.mark.parametrize("read", [["real", "link"], ["real"], ["link"]])
+@pytest.mark.parametrize("edited", [["link", "real"], ["real", "link", "real"]])
+def test_names_of_one_file_share_one_reading(
+    work: Work, read: list[str], edited: list[str]
+) -> None:
+    """What is read by one name may be changed by another, and then by the first again."""
+    work.write("real", "0\n")
+    (work.root / "link").symlink_to("real")
+    for name in read:
+        assert work.call("read_file", path=name).code is None
+    for number, name in enumerate(edited):
+        result = work.call(
+            "edit_file", path=name, old_string=str(number), new_string=str(number + 1)
+        )
+        assert result.code is None, result.content
+    assert (work.root / "real").read_text() == f"{len(edited)}\n"
+    assert (work.root / "link").is_symlink()
+
+
+def test_a_file_written_by_one_name_is_known_by_another(work: Work) -> None:
+    """Through a linked directory it is the same file, for edits and for overwriting."""
+    work.call("write_file", path="dir/f", content="one\n")
+    (work.root / "dl").symlink_to("dir")
+    edit = work.call("edit_file", path="dl/f", old_string="one", new_string="two")
+    assert edit.code is None, edit.content
+    over = work.call("write_file", path="dir/f", content="three\n")
+    assert over.code is None, over.content
+    assert (work.root / "dir/f").read_text() == "three\n"
+
+
+def test_a_change_from_outside_is_found_by_every_name(work: Work) -> None:
+    """A shared reading does not entitle to change what was not seen."""
+    work.write("real", "one\n")
+    (work.root / "link").symlink_to("real")
+    work.call("read_file", path="real")
+    work.write("real", "one more\n")
+    for name in ("link", "real"):
+        result = work.call("edit_file", path=name, old_string="one", new_string="two")
+        assert result.code is Code.CONFLICT
+    assert (work.root / "real").read_text() == "one more\n"
+
+
+def test_the_next_iteration_forgets_what_was_read(work: Work) -> None:
+    """A file must be read again then; before, nothing is forgotten by itself."""
+    work.call("write_file", path="a.txt", content="one\n")
+    work.thread.run(work.loop.next_iteration())
+    edit = {"path": "a.txt", "old_string": "one", "new_string": "two"}
+    assert work.call("edit_file", **edit).code is Code.NOT_READ
+    work.call("read_file", path="a.txt")
+    assert work.call("edit_file", **edit).code is None
+
+
 def test_a_cancelled_call_ends_in_the_box(work: Work) -> None:
     """Cancelling the awaiting task ends the command; the next call works."""
     call = Call("1", "run_command", {"command": "echo > began; sleep 5; echo > PROOF"})

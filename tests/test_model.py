@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from executor.errors import ConfigError
-from executor.model import Limits, LoopSpec, Result, environment_faults, parse_size
+from executor.model import Limits, LoopSpec, Result, environment_faults, parse_size, plain
 
 
 def test_a_result_line_is_one_line_of_json_with_every_field() -> None:
@@ -65,11 +66,34 @@ def test_every_fault_of_a_specification_is_found_at_once() -> None:
     """A person mends all of it in one go."""
     limits = Limits(memory="1m", cpus=0, pids=1, call_timeout=0, max_seconds=-1)
     spec = LoopSpec("/nonexistent", limits, exec_id="No!", uid=-1, environment={"A-B": "x"})
+    spec = replace(spec, image="bad image")
     named = [fault.partition(":")[0] for fault in spec.faults()]
     assert named == [
         *("memory", "cpus", "pids", "call_timeout", "max_seconds"),
-        *("environment", "worktree", "exec_id", "uid"),
+        *("environment", "worktree", "exec_id", "uid", "image"),
     ]
+
+
+@pytest.mark.parametrize("worktree", ["", " "])
+def test_an_empty_worktree_is_not_the_current_directory(worktree: str) -> None:
+    """An unset variable of a script must not lend the place where it runs."""
+    assert LoopSpec(worktree).faults() == ["worktree: is empty; give a directory"]
+
+
+@pytest.mark.parametrize(
+    "image", ["base", "debian:12-slim", "host:5000/a/b@sha256:0a", "0123456789ab", "a__b--c.d"]
+)
+def test_names_of_images_are_taken(image: str) -> None:
+    """Tags, digests, ports and bare ids."""
+    assert LoopSpec(".", image=image).faults() == []
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(600000, "600000"), (9999e3, "9999000"), (7.0, "7"), (0.25, "0.25")]
+)
+def test_numbers_are_written_plainly(number: float, text: str) -> None:
+    """People read no exponents."""
+    assert plain(number) == text
 
 
 def test_reserved_and_impossible_variables_are_refused() -> None:

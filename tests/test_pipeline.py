@@ -254,7 +254,7 @@ def test_an_unforeseen_failure_is_one_result() -> None:
 
 # ─── answers of an agent that is none of ours ───────────────────────────────────────
 
-WRITTEN = {"size": 3, "hash": "aa", "created": True}
+WRITTEN = {"size": 3, "hash": "aa", "key": "k", "created": True}
 STREAM = {"total": 2, "head": 2, "tail": 0}
 RAN: dict[str, Any] = {
     **{"exit_code": 0, "signal": None, "timed_out": False, "oom": False, "limit": None},
@@ -263,7 +263,7 @@ RAN: dict[str, Any] = {
 }
 READ = {
     **{"size": 5, "modified": "2024-01-01T00:00:00.000Z", "hash": "aa", "first": 1, "lines": 2},
-    **{"total_lines": 3, "more": True, "clipped": [[2, 9]], "invalid": True},
+    **{"total_lines": 3, "more": True, "clipped": [[2, 9]], "invalid": True, "key": "k"},
 }
 
 ANSWERS: dict[str, tuple[str, dict[str, Any], dict[str, Any], bytes]] = {
@@ -285,7 +285,7 @@ ANSWERS: dict[str, tuple[str, dict[str, Any], dict[str, Any], bytes]] = {
     "list": (
         "list_directory",
         {},
-        {"hidden": 1, "truncated": True, "unreadable": ["x"]},
+        {"hidden": 1, "truncated": True, "unreadable": ["x"], "total": 9},
         b"f\x1f1\x1f1\x1f\x1fa\0L\x1f1\x1f-1\x1fto\x1fb\0",
     ),
     "delete": ("delete_file", {"path": "a"}, {"deleted": 1, "truncated": False}, b"a\0b"),
@@ -296,7 +296,7 @@ ANSWERS: dict[str, tuple[str, dict[str, Any], dict[str, Any], bytes]] = {
         {"pattern": "a"},
         {
             **{"matches": 1, "files": 1, "truncated": True, "partial": False},
-            **{"warnings": ["w"], "total_bytes": 5},
+            **{"warnings": ["w"], "total_bytes": 5, "ignored": 1, "clipped": True},
         },
         b"a:1:a",
     ),

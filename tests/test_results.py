@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from executor.agent.text import spelled
 from executor.catalog import Keep
 from executor.results import (
     Captured,
@@ -14,6 +15,7 @@ from executor.results import (
     fitting_lines,
     name_of,
     show_streams,
+    shown_name,
     size_of,
     with_notices,
 )
@@ -126,3 +128,12 @@ def test_notices_stand_on_lines_of_their_own() -> None:
 def test_names_that_are_no_utf8_can_be_given_back() -> None:
     """A name's odd bytes become lone surrogates and encode to the same bytes."""
     assert name_of(b"a\xff").encode("utf-8", "surrogateescape") == b"a\xff"
+
+
+@given(st.binary(max_size=30))
+def test_names_are_shown_as_the_agent_shows_them(name: bytes) -> None:
+    """The host's texts and the agent's messages spell one name in one way, and it leads back."""
+    text = name.decode("utf-8", "surrogateescape")
+    shown = shown_name(text)
+    assert shown == spelled(text)
+    shown.encode()

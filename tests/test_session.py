@@ -81,6 +81,55 @@ def test_forgetting_and_moving_cover_what_is_below() -> None:
     assert whole(session, "dd") is True
 
 
+def test_paths_of_one_file_share_a_reading() -> None:
+    """What was seen or changed by one name holds for the others that have the file's key."""
+    session = Session()
+    session.knows("real", "h", "K")
+    assert session.reading("link") is None
+    assert session.same_file("link", "K") == session.reading("real")
+    assert session.same_file("link", None) is None
+    session.edited("link", "i", "K")
+    reading = session.reading("real")
+    assert reading is not None and (reading.hash, reading.whole) == ("i", True)
+    assert session.lock("link") is session.lock("real")
+    session.forget("link")
+    assert whole(session, "real") is True
+    session.forget("real")
+    assert session.same_file("link", "K") is None
+
+
+def test_a_link_that_leads_elsewhere_has_another_reading() -> None:
+    """The key that came last counts; the file behind the old one keeps its reading."""
+    session = Session()
+    session.knows("link", "h", "K")
+    session.knows("old", "h", "K")
+    session.saw("link", "i", 1, 5, more=True, key="L")
+    assert whole(session, "link") is False
+    assert whole(session, "old") is True
+
+
+def test_a_moved_file_leaves_its_key_behind() -> None:
+    """A new file at the old place, which has the old key, is another file."""
+    session = Session()
+    session.knows("a", "h", "K")
+    session.move("a", "b")
+    session.knows("a", "new", "K")
+    moved = session.reading("b")
+    assert moved is not None and moved.hash == "h"
+    session.saw("b", "h", 1, 1, more=True, key="L")
+    assert session.same_file("c", "L") == session.reading("b")
+    assert whole(session, "b") is True
+
+
+def test_clearing_forgets_every_reading() -> None:
+    """After it nothing is known, by path or by key."""
+    session = Session()
+    session.knows("a", "h", "K")
+    session.clear_reads()
+    assert session.reading("a") is None
+    assert session.same_file("a", "K") is None
+
+
 def test_one_path_has_one_lock() -> None:
     """Changes to one path share a lock; other paths have their own."""
     session = Session()

@@ -350,7 +350,7 @@ def test_the_directory_lasts_and_is_told(work: Work) -> None:
     refused(work.call("read_file", path="x.txt"), Code.FILE_NOT_FOUND)
     away = work.call("run_command", command="cd /")
     assert away.structured is not None and away.structured["notes"]
-    assert str(away.content).startswith("[the command ended in /")
+    assert "where the command ended, is outside the worktree" in str(away.content)
     assert "cd" in str(work.call("run_command", command="ls").content)
 
 
@@ -447,7 +447,13 @@ def test_grep_shows_lines_with_context(work: Work) -> None:
     work.write("g/b.py", "NEEDLE (\r\n")
     found = work.call("grep", pattern="needle", path="g")
     assert found.content == ("g/a.txt-2-2\ng/a.txt-3-3\ng/a.txt:4:needle\ng/a.txt-5-5\ng/a.txt-6-6")
-    assert found.structured == {"matches": 1, "files": 1, "partial": False, "warnings": []}
+    assert found.structured == {
+        "matches": 1,
+        "files": 1,
+        "partial": False,
+        "ignored": 0,
+        "warnings": [],
+    }
     bare = work.call("grep", pattern="needle", path="g", context=0, ignore_case=True)
     assert bare.content == "g/a.txt:4:needle\ng/b.py:1:NEEDLE ("
     only = work.call("grep", pattern="e$|\\($", path="g", file_pattern="*.py", context=0)
@@ -472,3 +478,61 @@ def test_grep_stops_at_max_results_and_says_so(work: Work) -> None:
     lines = str(found.content).splitlines()
     assert len(lines) == 4 and lines[3].startswith("[more matches were left out")
     assert found.truncated is True
+
+
+def test_grep_says_what_gitignore_hides(work: Work) -> None:
+    """Matches that are only in ignored files are counted, never denied."""
+    work.write("li/.gitignore", "*.log\n")
+    work.write("li/a.log", "q1\n")
+    found = work.call("grep", pattern="q1", path="li")
+    assert found.content == (
+        "No matches found\n"
+        "[1 match hidden by .gitignore (li/a.log); give the file as path to search it]"
+    )
+    assert found.structured is not None and found.structured["ignored"] == 1
+    assert work.call("grep", pattern="q1", path="li/a.log").content == "li/a.log:1:q1"
+
+
+def test_odd_names_are_shown_alike_and_taken_back(work: Work) -> None:
+    """List, glob and grep spell them so that reading finds them; data hold the real name."""
+    real = b"a\n\x1b\t\xff".decode("utf-8", "surrogateescape")
+    spelling = "a\\x0a\\x1b\\x09\\xff"
+    work.write(f"odd/{real}", "needle\n")
+    listed = work.call("list_directory", path="odd")
+    assert listed.content == spelling
+    assert listed.structured is not None and listed.structured["entries"][0]["name"] == real
+    globbed = work.call("glob", pattern="odd/*")
+    assert globbed.content == f"odd/{spelling}"
+    assert globbed.structured is not None and globbed.structured["matches"] == [f"odd/{real}"]
+    assert work.call("grep", pattern="needle", path="odd").content == f"odd/{spelling}:1:needle"
+    assert work.call("read_file", path=f"odd/{spelling}").content == "     1│needle"
+    assert work.call("delete_file", path=f"odd/{spelling}").content == f"Deleted odd/{spelling}"
+
+
+def test_arguments_that_contradict_each_other_are_refused(work: Work) -> None:
+    """A depth of a flat list, a file with a slash at its end, and padding that is too long."""
+    flat = work.call("list_directory", recursive=False, max_depth=2)
+    refused(flat, Code.INVALID_ARGUMENTS, "recursive=true")
+    refused(work.call("write_file", path="newf/", content="x"), Code.INVALID_PATH, "slash")
+    assert not (work.root / "newf").exists()
+    padded = work.call("write_file", path="p64", content="QUJE=", encoding="base64")
+    refused(padded, Code.INVALID_ARGUMENTS, "base64")
+    work.write("here.txt", "x")
+    same = work.call("move_file", **{"from": "here.txt", "to": "here.txt"})
+    refused(same, Code.INVALID_ARGUMENTS, "the same")
+    refused(work.call("move_file", **{"from": "here.txt", "to": "new/"}), Code.INVALID_PATH)
+
+
+def test_a_large_flat_directory_is_counted_and_a_way_on_given(work: Work) -> None:
+    """The total is told, and that a glob with a prefix finds the rest."""
+    directory = work.root / "flat"
+    directory.mkdir()
+    for number in range(10_050):
+        (directory / f"{number:05}").touch()
+    result = work.call("list_directory", path="flat")
+    shown = len(result.structured["entries"]) if result.structured is not None else 0
+    assert str(result.content).endswith(
+        f"[only the first {shown} entries are shown, {10_050 - shown} more are not; "
+        "use glob with a prefix (a*)]"
+    )
+    assert result.truncated is True

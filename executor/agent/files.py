@@ -91,9 +91,14 @@ def _require_regular(status: os.stat_result, path: str) -> None:
 
 def _binary(path: str, size: int, media: str | None) -> Failure:
     what = media or "binary"
+    mend = (
+        "Use encoding base64 to get its bytes."
+        if size <= RAW_LIMIT
+        else "It is too large for encoding base64; use run_command to look at it."
+    )
     return Failure(
         "UNSUPPORTED",
-        f"{shown(path)} is not text ({what}, {size} bytes). Use encoding base64 to get its bytes.",
+        f"{shown(path)} is not text ({what}, {size} bytes). {mend}",
         {"size": size, "media_type": media},
     )
 
@@ -104,6 +109,8 @@ def _binary(path: str, size: int, media: str | None) -> Failure:
 def read(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Reply | Steps:
     """Lines of a text file, or all bytes of a small file."""
     path: str = arguments["path"]
+    if "\\" in path:
+        path = workspace.spelled_out(path)
     raw = arguments.get("encoding", "utf-8") == "base64"
     window = _window(arguments)
     with workspace.failures(path):
@@ -112,16 +119,22 @@ def read(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Reply 
             status = os.fstat(fd)
             _require_regular(status, path)
             if raw:
-                return _read_raw(fd, status, path, arguments.get("max_raw_bytes", RAW_LIMIT))
+                limit = arguments.get("max_raw_bytes", RAW_LIMIT)
+                reply, data = _read_raw(fd, status, path, limit)
+                reply["key"] = workspace.key(fd)
+                return reply, data
             data = os.read(fd, status.st_size + 1) if status.st_size <= _SMALL else b""
             small = len(data) == status.st_size and status.st_size <= _SMALL
             if small and window.limit > _MANY_LINES and data.count(b"\n") > _MANY_LINES:
                 small = False  # to show them takes long
+            key = workspace.key(fd)
         finally:
             os.close(fd)
     if not small:
         return _read_long(workspace, path, window)
-    return _reply(path, status.st_mtime_ns, data, window)
+    reply, lines = _reply(path, status.st_mtime_ns, data, window)
+    reply["key"] = key
+    return reply, lines
 
 
 def _window(arguments: dict[str, Any]) -> text.Window:
@@ -202,17 +215,25 @@ def _read_long(workspace: Workspace, path: str, window: text.Window) -> Steps:
         try:
             status = os.fstat(fd)
             _require_regular(status, path)
-            head = os.pread(fd, text.HEAD, 0)
-            codec = text.utf16_codec(head)
-            if codec is not None and status.st_size <= EDIT_LIMIT:
-                try:
-                    return (yield from _stream(fd, status, path, window, text.Utf16(codec)))
-                except UnicodeDecodeError:  # what looks like a mark is none
-                    os.lseek(fd, 0, os.SEEK_SET)
-            _refuse_binary(path, head, status.st_size, window)
-            return (yield from _stream(fd, status, path, window, None))
+            key = workspace.key(fd)
+            reply, lines = yield from _read_decoded(fd, status, path, window)
+            reply["key"] = key
+            return reply, lines
         finally:
             os.close(fd)
+
+
+def _read_decoded(fd: int, status: os.stat_result, path: str, window: text.Window) -> Steps:
+    """The lines of a file that may be UTF-16."""
+    head = os.pread(fd, text.HEAD, 0)
+    codec = text.utf16_codec(head)
+    if codec is not None and status.st_size <= EDIT_LIMIT:
+        try:
+            return (yield from _stream(fd, status, path, window, text.Utf16(codec)))
+        except UnicodeDecodeError:  # what looks like a mark is none
+            os.lseek(fd, 0, os.SEEK_SET)
+    _refuse_binary(path, head, status.st_size, window)
+    return (yield from _stream(fd, status, path, window, None))
 
 
 def _stream(
@@ -288,7 +309,7 @@ def _contents(fd: int, limit: int) -> Generator[None, Any, bytes]:
 
 def write(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
     """Make a file, or replace one whose content the caller knows."""
-    path: str = arguments["path"]
+    path = workspace.spelled_out(arguments["path"])
     with workspace.failures(path):
         _require_file_name(path)
         parents = arguments.get("create_dirs", True)
@@ -310,13 +331,14 @@ def write(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps
                     yield from _save(place, path, body, (fd, before))
                 finally:
                     os.close(fd)
+            key = workspace.key(place.parent, place.name)
     hashed = yield from _digest(body)
-    return {"size": len(body), "hash": hashed, "created": found is None}, b""
+    return {"size": len(body), "hash": hashed, "created": found is None, "key": key}, b""
 
 
 def edit(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
     """Replace a piece of text in a file whose content the caller knows."""
-    path: str = arguments["path"]
+    path = workspace.spelled_out(arguments["path"])
     split: int = arguments["old"]
     old, new = body[:split], body[split:]
     everywhere: bool = arguments.get("replace_all", False)
@@ -337,11 +359,13 @@ def edit(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
                 yield from _save(place, path, edited.text, (fd, before))
             finally:
                 os.close(fd)
+            key = workspace.key(place.parent, place.name)
     reply = {
         "replacements": edited.replacements,
         "first_line": edited.first_line,
         "size": len(edited.text),
         "hash": (yield from _digest(edited.text)),
+        "key": key,
     }
     return reply, b""
 
@@ -549,8 +573,8 @@ def _reserve(fd: int, size: int, wanted: int) -> None:
 
 def move(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Reply:
     """Rename a file, link or directory."""
-    source: str = arguments["from"]
-    target: str = arguments["to"]
+    source = workspace.spelled_out(arguments["from"])
+    target = workspace.spelled_out(arguments["to"])
     with workspace.failures(source), workspace.locate(source, follow=False) as old:
         moved = old.status()
         if moved is None:
@@ -567,12 +591,28 @@ def move(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Reply:
             there = new.status()
             if there is not None:
                 workspace.require_free(there, target)
+                _require_other(old, new, moved, there)
                 _require_replaceable(moved, there, target, arguments.get("overwrite", False))
             try:
                 _rename(old, new, moved, there)
             except OSError as error:
-                raise _move_failure(workspace, error, source, target) from error
+                side = target if _is_of_target(error, new) else source
+                raise _move_failure(workspace, error, source, target, side) from error
     return {}, b""
+
+
+def _require_other(old: Place, new: Place, moved: os.stat_result, there: os.stat_result) -> None:
+    """Refuse to move a thing onto itself."""
+    same = (moved.st_dev, moved.st_ino) == (there.st_dev, there.st_ino)
+    if same and old.name == new.name and os.path.sameopenfile(old.parent, new.parent):
+        raise Failure("INVALID_ARGUMENTS", "from and to are the same; nothing was moved.")
+
+
+def _is_of_target(error: OSError, new: Place) -> bool:
+    """Was it the new place that an error is about?"""
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return not os.access(".", os.W_OK | os.X_OK, dir_fd=new.parent)
+    return error.errno in (errno.EEXIST, errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG)
 
 
 def _require_replaceable(
@@ -593,8 +633,6 @@ def _rename(old: Place, new: Place, moved: os.stat_result, there: os.stat_result
         rename_exclusive(old.parent, old.name, new.parent, new.name)
     elif (moved.st_dev, moved.st_ino) != (there.st_dev, there.st_ino):
         os.rename(old.name, new.name, src_dir_fd=old.parent, dst_dir_fd=new.parent)
-    elif old.name == new.name and os.path.sameopenfile(old.parent, new.parent):
-        raise Failure("INVALID_ARGUMENTS", "from and to are the same file.")
     else:  # two hard links of one file: rename(2) would leave both
         os.unlink(old.name, dir_fd=old.parent)
 
@@ -611,7 +649,9 @@ def _into_itself(source: str) -> Failure:
     return Failure("INVALID_ARGUMENTS", f"{shown(source)} can't be moved into or onto itself.")
 
 
-def _move_failure(workspace: Workspace, error: OSError, source: str, target: str) -> Failure:
+def _move_failure(
+    workspace: Workspace, error: OSError, source: str, target: str, side: str
+) -> Failure:
     if error.errno == errno.EINVAL:
         return _into_itself(source)
     if error.errno == errno.EXDEV:
@@ -620,7 +660,7 @@ def _move_failure(workspace: Workspace, error: OSError, source: str, target: str
             f"{shown(source)} and {shown(target)} are on different file systems. "
             "Use run_command with mv.",
         )
-    return workspace.failure(error, target if error.errno == errno.EEXIST else source)
+    return workspace.failure(error, side)
 
 
 # ─── stat ───────────────────────────────────────────────────────────────────────────
@@ -628,14 +668,19 @@ def _move_failure(workspace: Workspace, error: OSError, source: str, target: str
 
 def status(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Reply:
     """What is at a path; links inside the workspace are followed."""
-    path: str = arguments["path"]
+    path = workspace.spelled_out(arguments["path"])
     with workspace.failures(path):
         try:
-            found = workspace.status(path)
+            fd = workspace.open(path, os.O_PATH)
         except (FileNotFoundError, NotADirectoryError):
-            return {"exists": False, "type": None, "size": None, "hash": None}, b""
-    reply = {"exists": True, "type": letter(found.st_mode), "size": found.st_size, "hash": None}
-    return reply, b""
+            return {"exists": False, "type": None, "size": None, "hash": None, "key": None}, b""
+        try:
+            found = os.fstat(fd)
+            key = workspace.key(fd)
+        finally:
+            os.close(fd)
+    reply = {"exists": True, "type": letter(found.st_mode), "size": found.st_size}
+    return {**reply, "hash": None, "key": key}, b""
 
 
 OPERATIONS: dict[str, Operation] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .text import characters, leading_bytes
+from .text import characters, leading_bytes, spelled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,28 +26,27 @@ _RECORD_START = re.compile(rb"([^\0]+)\0(\d+)(?::(\d+):|-)")
 _BINARY = re.compile(
     rb"\./(.*?): binary file matches \(found \"\\0\" byte around offset \d+\)\n", re.DOTALL
 )
-_CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 
 
 class _File:
-    """What is shown of one file: lines, each with: is it a match?"""
+    """What is shown of one file: lines, each with: is it a match, and is it clipped?"""
 
     __slots__ = ("has_more", "label", "lines", "matches", "name", "size")
 
     def __init__(self, name: bytes) -> None:
         self.name = name
-        self.label = _CONTROL.sub(lambda found: b"\\x%02x" % found[0][0], name)
-        self.lines: list[tuple[bool, bytes]] = []
+        self.label = spelled(name.decode("utf-8", "surrogateescape")).encode()
+        self.lines: list[tuple[bool, bytes, bool]] = []
         self.matches = 0
         self.size = 0
         self.has_more = False
 
-    def add(self, is_match: bool, line: bytes, room: int) -> None:
+    def add(self, is_match: bool, line: bytes, room: int, *, clipped: bool = False) -> None:
         """Take a line, of which no more is kept than could be shown."""
         self.matches += is_match
         self.size += len(line) + 1
         if self.size <= room or not self.lines:
-            self.lines.append((is_match, line))
+            self.lines.append((is_match, line, clipped))
 
 
 class _LongLine:
@@ -172,7 +171,8 @@ class Hits:
             if self._file is not None:
                 line = line.removesuffix(b"\r")
                 anchor = int(column) - 1 if column else 0
-                self._add(int(number), column, _clip(line, anchor, self._options.line_chars))
+                part = _clip(line, anchor, self._options.line_chars)
+                self._add(int(number), column, part, clipped=part is not line)
         self._buffer = buffer[position:]
         if len(self._buffer) > _LONG:
             yield from self._begin_long()
@@ -204,7 +204,8 @@ class Hits:
         if line.path != self._path:
             yield from self._begin_file(line.path)
         if self._file is not None:
-            self._add(line.number, line.column, line.clipped(self._options.line_chars))
+            part = line.clipped(self._options.line_chars)
+            self._add(line.number, line.column, part, clipped=True)
         return piece[end + 1 :]
 
     def _take_binaries(self, data: bytes) -> Rest:
@@ -236,14 +237,14 @@ class Hits:
         if self._filter.takes(name):
             self._file = _File(name)
 
-    def _add(self, number: int, column: bytes | None, line: bytes) -> None:
+    def _add(self, number: int, column: bytes | None, line: bytes, *, clipped: bool) -> None:
         """Add a line of the open file; a match if it has a column."""
         file, options = self._file, self._options
         if file is None:
             return
         if file.matches >= options.per_file:
             if column is not None:
-                self._note_more(file)
+                file.has_more = self._has_more = True
                 column = None
             if number > self._last_match + options.after:
                 return
@@ -254,13 +255,7 @@ class Hits:
             self._last_match = number
         mark = b"-%d-" if column is None else b":%d:"
         text = file.label + mark % number + line.replace(b"\0", b"")
-        file.add(column is not None, text, options.max_bytes)
-
-    def _note_more(self, file: _File) -> None:
-        if not file.has_more:
-            file.has_more = self._has_more = True
-            label = file.label.decode("utf-8", "replace")
-            self.warn(f"{label}: only the first {self._options.per_file} matches")
+        file.add(column is not None, text, options.max_bytes, clipped=clipped)
 
     def _end_file(self) -> None:
         file, self._file = self._file, None
@@ -289,24 +284,45 @@ class Hits:
 
     # ─── files → reply ──────────────────────────────────────────────────────────────
 
-    def _lines(self) -> Generator[tuple[bool, bytes], None, None]:
+    def _lines(self) -> Generator[tuple[_File, bool, bytes, bool], None, None]:
         """All lines that are held, in order."""
         for index, name in enumerate(sorted(self._files)):
+            file = self._files[name]
             if self._apart and index:
-                yield False, b"--"
-            yield from self._files[name].lines
+                yield file, False, b"--", False
+            for is_match, line, clipped in file.lines:
+                yield file, is_match, line, clipped
+
+    @property
+    def matches(self) -> int:
+        """Matches found, of each file as many as are shown of one."""
+        return self._matches
+
+    @property
+    def is_exact(self) -> bool:
+        """There are no other matches than those."""
+        return not (self._partial or self._has_more)
+
+    def labels(self, most: int) -> list[str]:
+        """The first files with matches."""
+        return [self._files[name].label.decode() for name in sorted(self._files)[:most]]
 
     def reply(self) -> tuple[dict[str, Any], bytes]:
         """The reply, with as many lines as the limits allow."""
         shown_lines: list[bytes] = []
+        cut_short: dict[str, None] = {}
         shown_matches = size = 0
-        for is_match, line in self._lines():
+        has_clipped = False
+        for file, is_match, line, clipped in self._lines():
             size += len(line) + 1
             too_large = size > self._options.max_bytes and shown_lines
             if too_large or (is_match and shown_matches == self._options.max_results):
                 break
             shown_lines.append(line)
             shown_matches += is_match
+            has_clipped = has_clipped or clipped
+            if is_match and file.has_more:
+                cut_short[file.label.decode()] = None
         while shown_lines and shown_lines[-1] == b"--":
             shown_lines.pop()
         reply = {
@@ -315,13 +331,19 @@ class Hits:
             "files": self._file_count,
             "truncated": shown_matches < self._matches or self._partial or self._has_more,
             "partial": self._partial,
-            "warnings": self._first_warnings(),
+            "clipped": has_clipped,
+            "ignored": 0,
+            "warnings": self._first_warnings(list(cut_short)),
             "total_bytes": self._size,
         }
         return reply, b"\n".join(shown_lines)
 
-    def _first_warnings(self) -> list[str]:
-        if not self._more_warnings:
-            return self.warnings
-        rest = self._more_warnings + 1
-        return [*self.warnings[: _MAX_WARNINGS - 1], f"and {rest} more warnings"]
+    def _first_warnings(self, cut_short: list[str]) -> list[str]:
+        """The first warnings, and of which of the files shown there are more matches."""
+        most = self._options.per_file
+        warnings = [*self.warnings]
+        warnings += [f"{label}: only the first {most} matches" for label in cut_short]
+        rest = len(warnings) + self._more_warnings - _MAX_WARNINGS
+        if rest <= 0:
+            return warnings
+        return [*warnings[: _MAX_WARNINGS - 1], f"and {rest + 1} more warnings"]

@@ -39,6 +39,7 @@ class Pattern:
     Attributes:
         base: the directory that all matches are in, as far as the text names it plainly.
         literal: the text is a plain path; `base` is all of it.
+        unclosed: `[` or `{` where the text opens one that it never closes; else empty.
         depth: how many names below `base` a match has; None if there is no limit.
 
     Raises:
@@ -54,6 +55,7 @@ class Pattern:
         self.literal = plain == len(parts)
         self.base = "/".join(parts[:plain])
         rest = "/".join(parts[plain:])
+        self.unclosed = _unclosed(rest)
         alternatives = expand(rest)
         self.depth = _depth(alternatives)
         self._texts = list(_readings(rest, alternatives))
@@ -240,6 +242,27 @@ def _braces(pattern: str) -> list[_Braces]:
                 braces.closing = position
                 found.append(braces)
     return sorted(found, key=lambda braces: braces.opening)
+
+
+def _unclosed(pattern: str) -> str:
+    """The bracket or brace that is opened and never closed, if there is one."""
+    opened: list[str] = []
+    start = -1
+    for position, character in _significant(pattern):
+        if start >= 0:
+            # A bracket that comes first in a class is a member of it.
+            inner = pattern[start + 1 : position].lstrip("!^")
+            if character == "]" and inner:
+                start = -1
+            elif character == "/":
+                break
+        elif character == "[":
+            start = position
+        elif character == "{":
+            opened.append(character)
+        elif character == "}" and opened:
+            opened.pop()
+    return "[" if start >= 0 else "{" if opened else ""
 
 
 def _split(pattern: str) -> list[str]:

@@ -19,6 +19,7 @@ from .counters import memory_kills
 from .hits import Hits
 from .operation import Command, Exit, Failure
 from .pattern import Pattern, require_bounded
+from .text import spelled
 from .workspace import Workspace, kind, shown
 
 TYPE_CHECKING = False
@@ -45,6 +46,11 @@ _MAX_ARGUMENT = 100_000
 _MAX_OUTPUT = 512 << 20
 _MAX_WAITING = 32 << 20
 _MAX_REASON = 2000
+_MAX_NAMED = 5
+_MAX_HIDDEN = 3
+_MAX_IGNORED = 1 << 20
+"""Bytes of matches that are looked at to say that there are some in ignored files."""
+_MAX_IGNORED_FILE = "16M"
 _MAX_DEPTH = 256
 _ANY_READING = 1 << 30
 
@@ -218,7 +224,7 @@ def _no_age(path: bytes) -> int:
 
 def glob(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
     """Files, and links to files, whose paths match a pattern."""
-    path: str = arguments.get("path") or ""
+    path = workspace.spelled_out(arguments.get("path") or "")
     text: str = arguments["pattern"]
     _require_text("pattern", text)
     require_bounded(text)
@@ -235,6 +241,7 @@ def glob(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
         try:
             status = workspace.status(base)
         except (FileNotFoundError, NotADirectoryError):
+            _require_closed(pattern, "pattern")
             return _globbed([], 0, 0, False, _hint(base, None))
     if pattern.literal or not stat.S_ISDIR(status.st_mode):
         found = [os.fsencode(base)] if pattern.literal and stat.S_ISREG(status.st_mode) else []
@@ -290,6 +297,25 @@ def _globbed(
     return reply, b"\0".join(found)
 
 
+def _require_closed(pattern: Pattern, name: str) -> None:
+    """Refuse a pattern that found nothing and was never closed."""
+    if pattern.unclosed:
+        raise Failure(
+            "INVALID_ARGUMENTS",
+            f"{name} has a {pattern.unclosed} that is never closed, and no file has such a name. "
+            f"Close it, or write \\{pattern.unclosed} for the character itself.",
+        )
+
+
+def _unread(directories: list[str]) -> str:
+    """Which directories could not be read."""
+    named = [shown(path) or "." for path in sorted(directories)[:_MAX_NAMED]]
+    if len(directories) == 1:
+        return f"1 directory could not be read: {named[0]}."
+    rest = ", …" if len(directories) > len(named) else ""
+    return f"{len(directories)} directories could not be read: {', '.join(named)}{rest}."
+
+
 class _Glob:
     """One search for names: what ripgrep sees, and what it was told to ignore."""
 
@@ -309,7 +335,7 @@ class _Glob:
         self._all = _Matches(pattern, self._prefix, keep, age_of)
         self._links: dict[str, list[str]] = {}
         self._link_count = self._work = 0
-        self._unreadable = 0
+        self._unreadable: list[str] = []
         self._partial = False
 
     def _age(self, path: bytes) -> int:
@@ -342,6 +368,8 @@ class _Glob:
         reading = self._visible.reading if found else self._all.reading
         everything = self._all.counts.get(reading, 0) if reading is not None else 0
         ignored = max(0, everything - self._visible.total)
+        if not found and not ignored:
+            _require_closed(self._pattern, "pattern")
         note = self._note(0 if found else ignored)
         return _globbed(found, self._visible.total, ignored, self._partial, note)
 
@@ -361,7 +389,7 @@ class _Glob:
         if ignored:
             notes.append(f"{ignored} match{'es' * (ignored > 1)} hidden by .gitignore.")
         if self._unreadable:
-            notes.append(f"{self._unreadable} directories could not be read.")
+            notes.append(_unread(self._unreadable))
         if self._partial:
             notes.append("The tree is too large or too deep to be searched as a whole.")
         return " ".join(notes) or None
@@ -386,7 +414,8 @@ class _Glob:
             try:
                 fd = self._open(directory)
             except OSError as error:
-                self._unreadable += error.errno in (errno.EACCES, errno.EPERM)
+                if error.errno in (errno.EACCES, errno.EPERM):
+                    self._unreadable.append(self._prefix + directory)
                 continue
             try:
                 with os.scandir(fd) as scan:
@@ -600,7 +629,7 @@ class Filter:
 
 def grep(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
     """Lines of files that match a regular expression, with the lines around them."""
-    path: str = arguments.get("path") or ""
+    path = workspace.spelled_out(arguments.get("path") or "")
     options = Options(arguments)
     with workspace.failures(path):
         base = workspace.plain(path)
@@ -622,18 +651,56 @@ def grep(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
             hits, exit = yield from _search(workspace, options, base, name_filter, ignored=True)
     for warning in _warnings(exit):
         hits.warn(warning)
-    return hits.reply()
+    hidden = None
+    if not hits.matches and stat.S_ISDIR(status.st_mode):
+        hidden = yield from _look_at_ignored(workspace, options, arguments, base)
+    reply, data = hits.reply()
+    if hidden is not None and hidden.matches:
+        reply["ignored"] = hidden.matches
+        reply["warnings"] = [_hidden(hidden), *reply["warnings"]]
+    elif name_filter.pattern is not None and not hits.matches:
+        _require_closed(name_filter.pattern, "file_pattern")
+    return reply, data
+
+
+def _look_at_ignored(
+    workspace: Workspace, options: Options, arguments: dict[str, Any], base: str
+) -> Generator[Command | None, bytes | Exit | None, Hits]:
+    """What would be found in ignored files too; large ones among them are left out."""
+    everything = Filter(arguments.get("file_pattern"), arguments.get("type"), base)
+    yield from everything.prepare()
+    everything.flags = [*everything.flags, f"--max-filesize={_MAX_IGNORED_FILE}"]
+    hits, _ = yield from _search(
+        workspace, options, base, everything, ignored=True, most=_MAX_IGNORED
+    )
+    return hits
+
+
+def _hidden(hits: Hits) -> str:
+    """The sentence on matches in ignored files."""
+    count = f"{'' if hits.is_exact else 'more than '}{hits.matches}"
+    plural = "" if hits.matches == 1 and hits.is_exact else "es"
+    return (
+        f"{count} match{plural} hidden by .gitignore ({', '.join(hits.labels(_MAX_HIDDEN))}); "
+        "give the file as path to search it"
+    )
 
 
 def _search(
-    workspace: Workspace, options: Options, base: str, name_filter: Filter, *, ignored: bool
+    workspace: Workspace,
+    options: Options,
+    base: str,
+    name_filter: Filter,
+    *,
+    ignored: bool,
+    most: int = _MAX_OUTPUT,
 ) -> Generator[Command | None, bytes | Exit | None, tuple[Hits, Exit]]:
     hits = Hits(options, name_filter)
     argv = options.argv(workspace.ripgrep, base, ignored=ignored, narrow=name_filter.flags)
     kills = _kills()
-    exit = yield from _run(argv, hits.feed, lambda: hits.read > _MAX_OUTPUT)
-    if hits.read > _MAX_OUTPUT:
-        hits.stop(f"the search was ended after {_MAX_OUTPUT >> 20} MiB of matches")
+    exit = yield from _run(argv, hits.feed, lambda: hits.read > most)
+    if hits.read > most:
+        hits.stop(f"the search was ended after {most >> 20} MiB of matches")
         return hits, exit
     yield from hits.finish()
     if exit.status == 2 and not hits.read:
@@ -651,11 +718,26 @@ def _require_valid(workspace: Workspace, options: Options, name_filter: Filter) 
     argv = [workspace.ripgrep, "--no-config", *name_filter.flags, *options.expression]
     exit = yield from _run_whole([*argv, "--", "/dev/null"], _nothing)
     if exit.status == 2:
-        reason = exit.stderr.decode("utf-8", "replace").strip().removeprefix("rg: ")
-        if len(reason) > _MAX_REASON:  # it repeats the expression; what is wrong comes last
-            reason = "…" + reason[-_MAX_REASON:]
-        raise Failure("INVALID_ARGUMENTS", reason)
+        raise Failure("INVALID_ARGUMENTS", _expression_fault(exit.stderr))
     return {}, b""
+
+
+def _expression_fault(stderr: bytes) -> str:
+    """What ripgrep says of an expression, without its own command line and its advice."""
+    said = stderr.decode("utf-8", "replace").strip().removeprefix("rg: ")
+    said = said.partition("\n\nConsider ")[0]
+    if r'literal "\n"' in said:
+        return (
+            r"The pattern holds \n, and a search looks at one line at a time. "
+            "Search for a part of one line, with context for the lines around it."
+        )
+    reason = said.rpartition("\nerror: ")[2] if "\nerror: " in said else said
+    if len(reason) > _MAX_REASON:
+        reason = "…" + reason[-_MAX_REASON:]
+    mend = "Write it another way" if "not supported" in reason else "Correct it"
+    return (
+        f"The pattern is no regex that can be searched for: {reason}. {mend}, or use literal=true."
+    )
 
 
 def _sees_anything(
@@ -668,8 +750,9 @@ def _sees_anything(
 
 
 def _warnings(exit: Exit) -> list[str]:
-    lines = exit.stderr.decode("utf-8", "replace").splitlines()
-    return [line.removeprefix("rg: ").removeprefix("./") for line in lines if line.strip()]
+    lines = exit.stderr.decode("utf-8", "surrogateescape").split("\n")
+    texts = (spelled(line).removeprefix("rg: ").removeprefix("./") for line in lines)
+    return sorted(text for text in texts if text.strip())
 
 
 OPERATIONS: dict[str, Operation] = {"glob": glob, "grep": grep}

@@ -40,6 +40,36 @@ _MAX_SLOW_LINES = 100_000
 _MAX_PLACES = 20
 
 
+def spelled(name: str) -> str:
+    """A name for a text: control characters and bytes that are no UTF-8 as `\\xHH`."""
+    return name if name.isprintable() else "".join(map(_spelled, name))
+
+
+def _spelled(character: str) -> str:
+    if character.isprintable() or not _breaks_text(character):
+        return character
+    errors = "surrogateescape" if "\udc80" <= character <= "\udcff" else "surrogatepass"
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", errors))
+
+
+def _breaks_text(character: str) -> bool:
+    """Is it a control character, a line separator or half a character?"""
+    is_control = character < " " or "\x7f" <= character <= "\x9f"
+    return is_control or character in "\u2028\u2029" or "\ud800" <= character <= "\udfff"
+
+
+def unspelled(name: bytes) -> bytes:
+    """The name that `spelled` makes such a text of."""
+    first, *others = name.split(b"\\x")
+    pieces = [first]
+    for other in others:
+        digits = other[:2]
+        is_byte = len(digits) == 2 and not digits.strip(b"0123456789abcdefABCDEF")
+        byte = bytes.fromhex(digits.decode()) if is_byte else b"\\x" + digits
+        pieces += (byte, other[2:])
+    return b"".join(pieces)
+
+
 class Window:
     """The part of a file to show.
 
@@ -440,6 +470,8 @@ class Edited:
 def replace(text: bytes, old: bytes, new: bytes, *, everywhere: bool) -> Pausing[Edited]:
     """Replace `old` by `new`. Line ends of either kind match, and those of the place stay.
 
+    No edit changes line ends: `new` takes those of the place, however it is written.
+
     Raises:
         Failure: nothing to find, nothing found, found more than once, or no change.
     """
@@ -469,14 +501,13 @@ def require_old(old: bytes) -> None:
 def _replace(text: bytes, old: bytes, new: bytes, *, everywhere: bool) -> Pausing[Edited]:
     require_old(old)
     ends = yield from _line_ends(text, old, new)
-    needle, exact = yield from _needle(text, old, ends)
+    needle = yield from _needle(text, old, ends)
     places = yield from _find(text, old, needle)
     if not places.count:
         raise Failure("NO_MATCH", NOT_FOUND + _hint(text, old))
     if places.count > 1 and not everywhere:
         raise (yield from _ambiguous(text, places))
-    literal = exact and b"\r\n" in old and old != new and _bare(old) == _bare(new)
-    put = new if literal else _put_everywhere(new, ends)
+    put = _put_everywhere(new, ends)
     if put is not None and needle is not None and not put.startswith(BOM):
         first, result = yield from _replace_alike(text, places, put)
     else:
@@ -485,7 +516,12 @@ def _replace(text: bytes, old: bytes, new: bytes, *, everywhere: bool) -> Pausin
         raise Failure(
             "INVALID_ARGUMENTS",
             "no change: old_string and new_string are the same"
-            + ("." if old == new else " but for line ends, which stay as they are in the file."),
+            + (
+                "."
+                if old == new
+                else " but for line ends, which stay as they are in the file. "
+                "Use run_command to change line ends."
+            ),
         )
     line = 1 + (yield from _count(text, b"\n", first))
     return Edited(result, places.count, line)
@@ -516,21 +552,21 @@ def _line_ends(text: bytes, old: bytes, new: bytes) -> Pausing[tuple[int, int]]:
     return pairs, (yield from _count(text, b"\n", len(text)))
 
 
-def _needle(text: bytes, old: bytes, ends: tuple[int, int]) -> Pausing[tuple[bytes | None, bool]]:
-    """The bytes to search for, if the same everywhere; and: is that `old` byte for byte?"""
+def _needle(text: bytes, old: bytes, ends: tuple[int, int]) -> Pausing[bytes | None]:
+    """The bytes to search for, if they are the same everywhere."""
     if b"\n" not in old:
-        return old, True
+        return old
     if b"\r\n" in old and not old.startswith(b"\n"):
         for _, _, count in _portions(text, old):
             if count:
-                return old, True
+                return old
             yield None
     pairs, lines = ends
     if pairs == 0:
-        return _bare(old), False
+        return _bare(old)
     if pairs == lines:
-        return _bare(old).replace(b"\n", b"\r\n"), False
-    return None, False
+        return _bare(old).replace(b"\n", b"\r\n")
+    return None
 
 
 def _put_everywhere(new: bytes, ends: tuple[int, int]) -> bytes | None:

@@ -70,6 +70,8 @@ class _Listing:
         self.unreadable: list[str] = []
         self.hidden = self._named = 0
         self.truncated = False
+        self.left_out: int | None = None
+        self.has_unseen = False
 
     def fill(self, level: _Level, depth: int) -> Pauses:
         """Read the names of a directory.
@@ -97,7 +99,7 @@ class _Listing:
                     portions.append(sorted(names))
                     names = []
                 if count == _NAMES:
-                    self.truncated = True
+                    self.truncated = self.has_unseen = True
                     break
         portions.append(sorted(names))
         level.names = heapq.merge(*portions) if len(portions) > 1 else iter(portions[0])
@@ -166,7 +168,7 @@ def _link(parent: int, name: bytes) -> tuple[str, bytes]:
 
 def list_directory(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
     """The entries of a directory, sorted by the bytes of their paths."""
-    path: str = arguments.get("path") or "."
+    path = workspace.spelled_out(arguments.get("path") or ".")
     listing = _Listing(arguments)
     levels: list[_Level] = []
     with workspace.failures(path):
@@ -177,8 +179,10 @@ def list_directory(workspace: Workspace, arguments: dict[str, Any], body: bytes)
         finally:
             for level in levels:
                 os.close(level.fd)
+    total = len(listing.records) + (listing.left_out or 0)
     reply = {
         "entries": len(listing.records),
+        "total": None if listing.truncated and listing.left_out is None else total,
         "hidden": listing.hidden,
         "truncated": listing.truncated,
         "unreadable": listing.unreadable,
@@ -200,6 +204,8 @@ def _list(listing: _Listing, levels: list[_Level]) -> Pauses:
         if not name.endswith(b"/"):
             if listing.is_full:
                 listing.truncated = True
+                if listing.depth == 1 and not listing.has_unseen:
+                    listing.left_out = yield from _count(level.names)
                 return
             listing.add(level, name)
             continue
@@ -207,6 +213,16 @@ def _list(listing: _Listing, levels: list[_Level]) -> Pauses:
         if inner is not None:
             levels.append(inner)
             yield from listing.fill(inner, len(levels))
+
+
+def _count(names: Iterator[bytes]) -> Generator[None, Any, int]:
+    """How many entries these are, and the one that was taken before them."""
+    count = 1
+    for _ in names:
+        count += 1
+        if count % _SORTED == 0:
+            yield None
+    return count
 
 
 def _open_directory(workspace: Workspace, path: str) -> int:
@@ -257,7 +273,7 @@ class _Deletion:
 
 def delete(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
     """Remove a file or link, or with `recursive` a directory and all below it."""
-    path: str = arguments["path"]
+    path = workspace.spelled_out(arguments["path"])
     deletion = _Deletion()
     with workspace.failures(path), workspace.locate(path, follow=False) as place:
         status = place.status()

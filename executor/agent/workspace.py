@@ -13,8 +13,10 @@ import errno
 import os
 import stat
 import struct
+from _blake2 import blake2b
 
 from .operation import RIPGREP, Failure
+from .text import spelled, unspelled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ _WALK_INSTEAD = frozenset({errno.EXDEV, errno.EAGAIN, errno.ENAMETOOLONG})
 _MAX_LINKS = 40
 MAX_PATH = 8 << 10
 """Bytes. The kernel takes 4096 at a time; a longer path is walked."""
+MAX_KEY = 200
+"""Characters of a file's key."""
 _MAX_PARTS = 5000
 _MAX_MADE = 256
 _SHOWN = 1000
@@ -74,10 +78,10 @@ def letter(mode: int) -> str:
 
 
 def shown(path: str) -> str:
-    """The path for a message: without its middle if it is long, quoted if it is unprintable."""
+    """The path for a message: without its middle if it is long, spelled as listings spell it."""
     if len(path) > _SHOWN:
         path = f"{path[: _SHOWN // 2]}…{path[-_SHOWN // 2 :]}"
-    return path if path.isprintable() else repr(path)
+    return spelled(path)
 
 
 def identity(status: os.stat_result) -> tuple[int, ...]:
@@ -210,7 +214,8 @@ class Workspace:
         self.label = label
         self.ripgrep = RIPGREP
         self.directory = os.open(self.root, DIRECTORY | os.O_CLOEXEC)
-        self._prefix = os.fsencode(self.root).rstrip(b"/") + b"/"
+        self._root = self.root.rstrip("/") + "/"
+        self._prefix = os.fsencode(self._root)
         self.beneath = True
         try:
             os.close(self.open("", DIRECTORY))
@@ -390,6 +395,50 @@ class Workspace:
             path = os.fsdecode(self._inside(os.fsencode(path)))
         return "/".join(part for part in path.split("/") if part not in ("", "."))
 
+    def spelled_out(self, path: str) -> str:
+        """The path that is meant: `\\xHH` in a name stands for a byte where only that exists.
+
+        Listings show bytes that can't be shown in this way. A name that exists as it is
+        written is never taken for another.
+        """
+        if "\\x" not in path:
+            return path
+        parts = path.split("/")
+        for index, part in enumerate(parts):
+            if "\\x" not in part or self._has("/".join(parts[: index + 1])):
+                continue
+            name = unspelled(os.fsencode(part))
+            if name in (b".", b"..") or b"/" in name or b"\0" in name:
+                return path
+            meant = [*parts[:index], os.fsdecode(name)]
+            if not self._has("/".join(meant)):
+                break
+            parts[index] = meant[-1]
+        return "/".join(parts)
+
+    def _has(self, path: str) -> bool:
+        try:
+            os.close(self.open(path, os.O_PATH | os.O_NOFOLLOW))
+        except (OSError, ValueError):
+            return False
+        return True
+
+    def key(self, fd: int, name: str = "") -> str:
+        """What tells a file from others, by whatever path it was reached.
+
+        Args:
+            fd: of the file, or of the directory that it is in.
+            name: its name in the directory.
+        """
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        if name:
+            path = f"{path.rstrip('/')}/{name}"
+        if path.startswith(self._root):
+            path = path[len(self._root) :]
+        if len(path) > MAX_KEY:
+            path = "#" + blake2b(os.fsencode(path), digest_size=32).hexdigest()
+        return path
+
     def require_free(self, status: os.stat_result, path: str) -> None:
         """Refuse the root and its `.git`, by whatever path they were reached.
 
@@ -418,6 +467,8 @@ class Workspace:
         code, text = self._reason(error.errno or 0, name)
         if error.errno == errno.ENOENT:
             text = self._missing(path, name)
+        if error.errno == errno.ENXIO:
+            text = f"{name} is a {self._kind(path)}, not a regular file."
         return Failure(code, text or f"{name}: {error.strerror}.")
 
     def _reason(self, number: int, name: str) -> tuple[str, str]:
@@ -427,6 +478,12 @@ class Workspace:
             )
         code, text = _REASONS.get(number, ("EXECUTION_ERROR", ""))
         return code, text and text.format(name)
+
+    def _kind(self, path: str) -> str:
+        try:
+            return kind(self.status(path).st_mode)
+        except OSError:
+            return "socket or device"
 
     def _missing(self, path: str, name: str) -> str:
         """Why nothing is found at `path`: a dead link, a missing directory, or just that."""
@@ -446,18 +503,24 @@ class Workspace:
 
 _REASONS = {
     errno.ENOENT: ("FILE_NOT_FOUND", ""),
-    errno.ENOTDIR: ("INVALID_PATH", "{}: something on the way to it is not a directory."),
+    errno.ENOTDIR: (
+        "INVALID_PATH",
+        "{}: something on the way to it is not a directory; check the path with list_directory.",
+    ),
     errno.ELOOP: ("INVALID_PATH", "{} goes round in a cycle of links, or through too many."),
     errno.ENAMETOOLONG: (
         "INVALID_PATH",
         f"{{}} is too long; a name may have 255 bytes, a path {MAX_PATH}.",
     ),
     errno.EINVAL: ("INVALID_PATH", "{} is not a path that can be used."),
-    errno.EACCES: ("PERMISSION_DENIED", "{}: permission denied."),
-    errno.EPERM: ("PERMISSION_DENIED", "{}: operation not permitted."),
-    errno.EROFS: ("PERMISSION_DENIED", "{} is on a read-only file system."),
+    errno.EACCES: (
+        "PERMISSION_DENIED",
+        "{}: permission denied. Look at its mode and its directory's with run_command.",
+    ),
+    errno.EPERM: ("PERMISSION_DENIED", "{}: operation not permitted. Use another path."),
+    errno.EROFS: ("PERMISSION_DENIED", "{} is on a read-only file system. Use another path."),
     errno.EBUSY: ("PERMISSION_DENIED", "{} is a mount point or in use and can't be replaced."),
-    errno.EISDIR: ("NOT_A_FILE", "{} is a directory, not a regular file."),
+    errno.EISDIR: ("NOT_A_FILE", "{} is a directory, not a regular file; give the path of a file."),
     errno.ENXIO: ("NOT_A_FILE", "{} is a socket or device, not a regular file."),
     errno.ENODEV: ("NOT_A_FILE", "{} is a device, not a regular file."),
     errno.EEXIST: ("EXISTS", "{} exists already."),

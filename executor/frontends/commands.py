@@ -12,7 +12,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TextIO
 
@@ -25,7 +25,7 @@ from executor.catalog import Catalog, load
 from executor.controller import Controller, Loop
 from executor.errors import ConfigError, SandboxError
 from executor.frontends import diagnosis
-from executor.frontends.lines import Item, Lines
+from executor.frontends.lines import Item, Iteration, Lines
 from executor.frontends.signals import HEARD
 from executor.model import Call, Finished, LoopSpec, Result
 from executor.permissions import Mode
@@ -73,6 +73,10 @@ class _Ended(Exception):
         self.number = number
 
 
+class _Unwritable(Exception):
+    """The results have nowhere to go: a full disk, a closed descriptor."""
+
+
 def _finish(work: Callable[[], Coroutine[Any, Any, int]]) -> NoReturn:
     """Run to the end, map failures to exit codes, exit."""
     try:
@@ -87,7 +91,11 @@ def _finish(work: Callable[[], Coroutine[Any, Any, int]]) -> NoReturn:
     except _Ended as ended:
         code = 128 + ended.number
     except BrokenPipeError:
-        code = _reader_is_gone()
+        code = _nobody_reads(128 + signal.SIGPIPE)
+    except _Unwritable as error:
+        with contextlib.suppress(OSError):
+            err.print(f"executor: the output could not be written: {error}")
+        code = _nobody_reads(FAILED)
     raise SystemExit(code)
 
 
@@ -104,10 +112,25 @@ async def _until_signal(work: Coroutine[Any, Any, int]) -> int:
             raise
 
 
-def _reader_is_gone() -> int:
+def _nobody_reads(code: int) -> int:
     # The interpreter flushes stdout once more at its end: let it, somewhere harmless.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 128 + signal.SIGPIPE
+    return code
+
+
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    """What fails in here is the output's fault.
+
+    Raises:
+        _Unwritable: the output takes no more; a reader that is gone stays a `BrokenPipeError`.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _Unwritable(error.strerror or str(error)) from error
 
 
 def _visible(text: str) -> str:
@@ -163,8 +186,9 @@ class _Steps:
 
 # ─── options that several commands have ─────────────────────────────────────────────
 
+# Text, because an empty path would count as the current directory.
 Worktree = Annotated[
-    Path, typer.Option("--worktree", help="Directory that the loop works in.", show_default=False)
+    str, typer.Option("--worktree", help="Directory that the loop works in.", show_default=False)
 ]
 Toolset = Annotated[str | None, typer.Option("--toolset", help="Names and schemas of the tools.")]
 LoopType = Annotated[str | None, typer.Option("--loop-type", help="Restricts the tools.")]
@@ -235,8 +259,10 @@ def run(
     """Run the calls of a model, one JSON line each, and write one result line each.
 
     A line is a call {"id", "name", "input"}, an array of calls (one assistant turn), or an
-    Anthropic message with tool_use blocks. Exit code 0: every call was answered; 2: bad
-    usage or configuration; 3: no sandbox could be had.
+    Anthropic message with tool_use blocks; {"event": "iteration"} says that the model has
+    to read files again before it changes them. Exit code 0: every call was answered; 1:
+    the results could not be written; 2: bad usage or configuration; 3: no sandbox could be
+    had.
     """
 
     def spec(catalog: Catalog) -> LoopSpec:
@@ -360,13 +386,16 @@ def _split(source: int) -> Any:
 
 async def _answer(loop: Loop, items: Sequence[Item]) -> None:
     """One turn: its results in order, each as soon as its predecessors are out."""
+    if items and isinstance(items[0], Iteration):
+        await loop.next_iteration()
+        return
     calls = [item for item in items if isinstance(item, Call)]
     answers = _one(loop, calls[0]) if len(calls) == 1 else _turn(loop, calls)
     async with contextlib.aclosing(answers):
         for item in items:
             if isinstance(item, Result):
                 await _write(item)
-            else:
+            elif isinstance(item, Call):
                 await _write(await anext(answers), item)
         async for _ in answers:
             pass
@@ -397,6 +426,7 @@ async def _print(*texts: tuple[TextIO, str]) -> None:
 
     Raises:
         BrokenPipeError: there is no reader any more.
+        _Unwritable: there is no room.
     """
     loop = asyncio.get_running_loop()
     written: asyncio.Future[None] = loop.create_future()
@@ -421,7 +451,8 @@ async def _print(*texts: tuple[TextIO, str]) -> None:
             loop.call_soon_threadsafe(settle, failure)
 
     threading.Thread(target=write, name="results", daemon=True).start()
-    await written
+    with _writing():
+        await written
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
@@ -458,7 +489,7 @@ def call(
     arguments: Annotated[
         str, typer.Argument(metavar="[JSON]", help="The tool's arguments as a JSON object.")
     ] = "{}",
-    worktree: Worktree = Path("."),
+    worktree: Worktree = ".",
     toolset: Toolset = None,
     mode: ModeName = None,
     image: Image = None,
@@ -596,8 +627,14 @@ _FORMATS: dict[str, Callable[[Tool], dict[str, Any]]] = {
 
 
 def _write_json(value: object) -> None:
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
+    with _writing():
+        sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+        sys.stdout.flush()
+
+
+def _show(*shown: object) -> None:
+    with _writing():
+        out.print(*shown)
 
 
 # ─── images, ps, reap, doctor ───────────────────────────────────────────────────────
@@ -652,7 +689,7 @@ def _show_images(entries: Sequence[image_store.Entry], as_json: bool) -> None:
     for entry in entries:
         size = f"{entry.size / 1e6:.0f} MB" if entry.size is not None else ""
         table.add_row(entry.kind, entry.name, size, "yes" if entry.current else "no")
-    out.print(table if entries else "no images yet; make them with: executor images build")
+    _show(table if entries else "no images yet; make them with: executor images build")
 
 
 @app.command()
@@ -669,7 +706,7 @@ def ps(as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False
         table = Table("loop", "tenant", "state", "controller", "container", "until", box=None)
         for row in rows:
             table.add_row(*(_visible(str(value)) for value in row.values()))
-        out.print(table if rows else "no boxes")
+        _show(table if rows else "no boxes")
         return OK
 
     _finish(work)
@@ -697,7 +734,7 @@ def reap_command() -> None:
         settings = Settings.load()
         async with await Engine.connect(settings) as engine:
             reaped = await reap(engine, settings.state_directory)
-        out.print(f"removed {len(reaped.containers)} boxes, {len(reaped.directories)} directories")
+        _show(f"removed {len(reaped.containers)} boxes, {len(reaped.directories)} directories")
         for failure in reaped.failures:
             err.print(f"executor: {_visible(failure)}")
         return FAILED if reaped.failures else OK
@@ -715,9 +752,9 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = F
             _write_json(report.to_json())
         else:
             for finding in report.findings:
-                out.print(f"{_MARKS[finding.level]} {finding.name}: {_visible(finding.text)}")
+                _show(f"{_MARKS[finding.level]} {finding.name}: {_visible(finding.text)}")
                 if finding.mend:
-                    out.print(f"    → {_visible(finding.mend)}")
+                    _show(f"    → {_visible(finding.mend)}")
         return OK if report.is_able else FAILED
 
     _finish(work)

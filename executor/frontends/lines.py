@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
 from executor.errors import Code
 from executor.model import Call, Result
 
-Item: TypeAlias = Call | Result
-"""A call, or the result that stands in for something that is none."""
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """The host says that another iteration of its loop begins."""
+
+
+Item: TypeAlias = Call | Result | Iteration
+"""A call, the result that stands in for something that is none, or an event."""
 
 _CALL_KEYS = frozenset({"id", "name", "input", "type"})
 
@@ -23,7 +30,7 @@ class Lines:
         self._ids: set[str] = set()
 
     def read(self, line: bytes) -> list[Item]:
-        """The items of one line: a call, an array of calls, or an assistant message.
+        """The items of one line: a call, an array of calls, a message, or an event.
 
         Args:
             line: as read, with or without its end.
@@ -42,6 +49,8 @@ class Lines:
             return [self._item(part, strict=True) for part in value]
         if isinstance(value, dict) and "name" not in value and "content" in value:
             return self._message(value["content"])
+        if isinstance(value, dict) and "event" in value and "name" not in value:
+            return [self._event(value)]
         return [self._item(value, strict=True)]
 
     def _message(self, content: Any) -> list[Item]:
@@ -52,11 +61,16 @@ class Lines:
             if isinstance(block, dict) and block.get("type") == "tool_use"
         ]
 
+    def _event(self, value: Mapping[str, Any]) -> Item:
+        if value == {"event": "iteration"}:
+            return Iteration()
+        return self._refused(None, None, 'the only event is {"event": "iteration"}, alone')
+
     def _item(self, value: Any, *, strict: bool) -> Item:
         if not isinstance(value, dict):
             return self._refused(None, None, 'a call is an object {"id", "name", "input"}')
         id, name = _text(value.get("id")), _text(value.get("name"))
-        fault = self._fault(id, name, value, strict)
+        fault = _kind_fault(value) or self._fault(id, name, value, strict)
         if fault is not None:
             return self._refused(id, name, fault)
         assert id is not None and name is not None, "checked with the faults"
@@ -92,6 +106,14 @@ class Lines:
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
+
+
+def _kind_fault(value: Mapping[str, Any]) -> str | None:
+    """An id or a name that is there and is no text."""
+    for key in ("id", "name"):
+        if value.get(key) is not None and not isinstance(value[key], str):
+            return f"{key} must be text in quotes"
+    return None
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -12,9 +12,10 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
-from executor.errors import EngineError, ImageNotFound
+from executor.errors import ConfigError, EngineError, ImageNotFound
 from executor.sandbox.engine import Engine
 from executor.sandbox.rootfs import (
     NO_BOOTSTRAPPER,
@@ -55,7 +56,7 @@ class Entry:
         kind: `base`, `heavy`, `python` or `runtime`.
         name: the image's or volume's.
         id: the image's id; the name of a volume.
-        created: as the engine writes it: seconds since 1970 or ISO 8601.
+        created: ISO 8601; empty where the engine does not say.
         size: bytes; None for a volume.
         current: this version of executor uses it.
     """
@@ -140,9 +141,15 @@ async def build(
 
     Returns:
         What there is afterwards.
+
+    Raises:
+        ConfigError: a name that is none of ours.
     """
+    if unknown := [name for name in names if name not in recipe_names()]:
+        known = " and ".join(recipe_names())
+        raise ConfigError([f"{name!r} can't be built; there are {known}" for name in unknown])
     for name in dict.fromkeys(("base", *names)):
-        if fresh and name in recipe_names():
+        if fresh:
             async with _lock(engine, progress):
                 await _build_image(engine, load_recipe(name), progress)
         else:
@@ -169,7 +176,15 @@ def _image_entry(image: dict[str, Any], current: set[str]) -> Entry:
     name = next(iter(tags), "")
     is_current = not current.isdisjoint(tags)
     size = int(image.get("Size") or 0)
-    return Entry(kind, name, str(image["Id"]), str(image["Created"]), size, is_current)
+    return Entry(kind, name, str(image["Id"]), _moment(image["Created"]), size, is_current)
+
+
+def _moment(created: object) -> str:
+    """Seconds since 1970 or ISO 8601, as engines write either, → ISO 8601."""
+    if not isinstance(created, int):
+        return str(created or "")
+    moment = datetime.fromtimestamp(created, UTC)
+    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def _short(tag: str) -> str:

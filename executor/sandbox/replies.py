@@ -18,6 +18,9 @@ Test: TypeAlias = Callable[[Any], bool]
 
 _ABSENT = object()
 
+MAX_KEY = 1 << 14
+"""Characters; every key is kept as long as its loop."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -79,6 +82,11 @@ def _maybe_text(value: Any) -> bool:
     return value is None or type(value) is str
 
 
+def _key(value: Any) -> bool:
+    """Something to tell files apart by; an agent need not give it."""
+    return value is None or value is _ABSENT or (_text(value) and len(value) <= MAX_KEY)
+
+
 def _clips(value: Any) -> bool:
     return type(value) is list and all(
         type(clip) is list and len(clip) == 2 and _count(clip[0]) and _maybe_count(clip[1])
@@ -119,7 +127,7 @@ def _is_stream(value: Any) -> bool:
     )
 
 
-_READ_RAW = Shape({"size": _count, "modified": _text, "hash": _maybe_text})
+_READ_RAW = Shape({"size": _count, "modified": _text, "hash": _maybe_text, "key": _key})
 
 _SHAPES: dict[str, Shape] = {
     "read": Shape(
@@ -127,6 +135,7 @@ _SHAPES: dict[str, Shape] = {
             "size": _count,
             "modified": _text,
             "hash": _maybe_text,
+            "key": _key,
             "first": _count,
             "lines": _count,
             "total_lines": _maybe_count,
@@ -136,15 +145,26 @@ _SHAPES: dict[str, Shape] = {
         },
         _is_read,
     ),
-    "write": Shape({"size": _count, "hash": _maybe_text, "created": _flag}),
-    "edit": Shape({"size": _count, "hash": _maybe_text, "replacements": _count}),
-    "list": Shape({"hidden": _count, "truncated": _flag, "unreadable": _texts}, _is_listing),
+    "write": Shape({"size": _count, "hash": _maybe_text, "key": _key, "created": _flag}),
+    "edit": Shape({"size": _count, "hash": _maybe_text, "key": _key, "replacements": _count}),
+    "stat": Shape({"key": _key}),
+    "list": Shape(
+        {
+            "total": _maybe_count,
+            "hidden": _count,
+            "truncated": _flag,
+            "unreadable": _texts,
+        },
+        _is_listing,
+    ),
     "delete": Shape({"deleted": _count, "truncated": _flag}),
     "glob": Shape({"total": _count, "ignored": _count, "note": _maybe_text}),
     "grep": Shape(
         {
             "matches": _count,
             "files": _count,
+            "ignored": _count,
+            "clipped": _flag,
             "truncated": _flag,
             "partial": _flag,
             "warnings": _texts,

@@ -11,14 +11,12 @@ from pydantic import Field
 
 from executor.catalog import Keep
 from executor.errors import Code, ToolError
-from executor.model import Limits, Output, environment_faults
-from executor.results import Captured, Streams, show_streams, with_notices
+from executor.model import Limits, Output, environment_faults, plain
+from executor.results import Captured, Streams, show_streams, size_of, with_notices
 from executor.tool import Answer, Arguments, Context, OnOutput, Outcome, Positive, Raw, Text
 
 GRACE = 2.0
 """Seconds between TERM and KILL for a command that is ended."""
-MESSAGE_ROOM = 500
-"""Bytes kept free for what is said beside the output."""
 
 
 class RunCommand(Arguments):
@@ -98,8 +96,8 @@ def _timeout(context: Context, name: str, given: float | None, *, per_second: in
         most = longest * per_second / 1000
         raise ToolError(
             Code.INVALID_ARGUMENTS,
-            f"{name} is {given:g}, and at most {most:g} is allowed; give less and do the work "
-            "in several calls.",
+            f"{name} is {plain(given)}, and at most {plain(most)} is allowed; give less and do "
+            "the work in several calls.",
         )
     return given / per_second
 
@@ -157,16 +155,16 @@ def _outcome(context: Context, answer: Answer, timeout: float, **more: Any) -> O
     context.session.cwd = value["cwd"]
     stdout, stderr = _captured(answer)
     entry = context.entry
-    streams = show_streams(stdout, stderr, entry.max_output_bytes - MESSAGE_ROOM, entry.keep)
     failed = value["timed_out"] or value["exit_code"] != 0
-    text = streams.text
-    if failed:
-        text = "\n".join([*_causes(value, timeout, context.loop.limits), text])
+    causes = _causes(value, timeout, context.loop.limits) if failed else []
     notes = [str(note) for note in value["notes"]]
     if value["timed_out"] and timeout == context.time_left:
         notes.append("the loop's time is over")
+    room = size_of(with_notices("".join(f"{cause}\n" for cause in causes) + "\n", notes))
+    budget = entry.max_output_bytes - (room if causes or notes else 0)
+    streams = show_streams(stdout, stderr, budget, entry.keep)
     return Outcome(
-        with_notices(text, notes),
+        with_notices("\n".join([*causes, streams.text]), notes),
         {**_structured(context, value, streams, notes), **more},
         is_error=failed,
         code=_code(value) if failed else None,

@@ -6,7 +6,7 @@ import base64
 import binascii
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -22,9 +22,11 @@ from executor.results import (
     fitting_lines,
     name_of,
     names_of,
+    shown_name,
     size_of,
     with_notices,
 )
+from executor.session import Reading
 from executor.tool import Answer, Arguments, Context, Outcome, Path, Positive, Text
 
 Encoding = Literal["utf-8", "base64"]
@@ -100,7 +102,8 @@ def _numbered(context: Context, path: str, answer: Answer) -> Outcome:
     if len(rows) == 1 and size_of(text) > budget:
         text = clip_text(text, budget, Keep.START).text
     seen = clipped[0][0] - 1 if clipped else last
-    context.session.saw(path, value["hash"], first, seen, more or bool(clipped))
+    unseen = more or bool(clipped)
+    context.session.saw(path, value["hash"], first, seen, unseen, value.get("key"))
     if more or value["invalid"]:
         text = with_notices(text, _read_notices(value, last if more else None, total))
     return Outcome(
@@ -153,7 +156,7 @@ def _read_structured(value: dict[str, Any], content: str, lines: int) -> dict[st
 def _nothing_to_show(context: Context, path: str, offset: int, value: dict[str, Any]) -> Outcome:
     size, total = value["size"], value["total_lines"]
     if total == 0:
-        context.session.saw(path, value["hash"], 1, 0, more=False)
+        context.session.saw(path, value["hash"], 1, 0, more=False, key=value.get("key"))
         text = f"empty ({_counted(size, 'byte') if size != 0 else '0 bytes'})"
         return Outcome(text, _read_structured(value, "", 0), total_bytes=size)
     raise ToolError(
@@ -171,7 +174,7 @@ async def _read_base64(context: Context, path: str, given: ReadFile) -> Outcome:
         )
     answer = await context.ask("read", {"path": path, "encoding": "base64"})
     value = answer.value
-    context.session.knows(path, value["hash"])
+    context.session.knows(path, value["hash"], value.get("key"))
     content = base64.b64encode(answer.data).decode()
     structured = {
         "content": content,
@@ -201,39 +204,89 @@ class WriteFile(Arguments):
     )
 
 
+def _file_path(context: Context, text: str) -> str:
+    """The worktree path of a file, whose name can't end with a slash."""
+    path = context.path(text)
+    if path and text.endswith("/"):
+        raise ToolError(
+            Code.INVALID_PATH,
+            f"{shown_name(text)} ends with a slash, so it names a directory, not a file; "
+            "leave the slash out.",
+        )
+    return path
+
+
 async def write_file(context: Context, given: WriteFile) -> Outcome:
     """Write content to a file. Creates parent directories if needed.
 
     A file that exists must have been read whole with read_file before it is overwritten.
     """
-    path = context.path(given.path)
+    path = _file_path(context, given.path)
     is_text = given.encoding != "base64"
     body = given.content.encode() if is_text else _from_base64(given.content)
     async with context.session.lock(path):
-        reading = context.session.reading(path)
         arguments = {
             "path": path,
-            "expect": reading.hash if reading is not None and reading.whole else None,
             "create_dirs": given.create_dirs is not False,
             "keep_bom": is_text,
         }
         try:
-            answer = await context.ask("write", arguments, body)
+            answer = await _change(context, "write", arguments, body, _hash_if_whole)
         except ToolError as error:
             if error.code is Code.NOT_READ:
-                raise _not_read_whole(path, partly=reading is not None) from error
+                partly = context.session.reading(path) is not None
+                raise _not_read_whole(path, partly=partly) from error
             raise
-        context.session.knows(path, answer.value["hash"])
+        context.session.knows(path, answer.value["hash"], answer.value.get("key"))
     size = answer.value["size"]
     return Outcome(
-        f"Wrote {size} bytes to {path}",
+        f"Wrote {size} bytes to {shown_name(path)}",
         {"path": path, "size": size, "created": answer.value["created"]},
     )
 
 
+async def _change(
+    context: Context,
+    op: str,
+    arguments: dict[str, Any],
+    body: bytes,
+    expected: Callable[[Reading], str | None],
+) -> Answer:
+    """A change of a file that was read, by this path or by another that leads to it.
+
+    Args:
+        context: of the call.
+        op: `write` or `edit`.
+        arguments: of the operation, without `expect`.
+        body: of the operation.
+        expected: the hash that a reading entitles to change.
+    """
+    session, path = context.session, arguments["path"]
+    reading = session.reading(path)
+    expect = expected(reading) if reading is not None else None
+    try:
+        return await context.ask(op, {**arguments, "expect": expect}, body)
+    except ToolError as error:
+        if error.code not in (Code.NOT_READ, Code.CONFLICT):
+            raise
+        found = await context.ask("stat", {"path": path})
+        other = session.same_file(path, found.value.get("key"))
+        if other is None or other == reading:
+            raise
+    return await context.ask(op, {**arguments, "expect": expected(other)}, body)
+
+
+def _hash_if_whole(reading: Reading) -> str | None:
+    return reading.hash if reading.whole else None
+
+
 def _from_base64(content: str) -> bytes:
     try:
-        return base64.b64decode("".join(content.split()), validate=True)
+        text = "".join(content.split())
+        data = base64.b64decode(text, validate=True)
+        if len(text) != 4 * -(-len(data) // 3):
+            raise ValueError("wrong padding")
+        return data
     except (binascii.Error, ValueError) as error:
         raise ToolError(
             Code.INVALID_ARGUMENTS, f"content is not valid base64 ({error}); nothing was written."
@@ -246,7 +299,9 @@ def _not_read_whole(path: str, *, partly: bool) -> ToolError:
         if partly
         else "it was not read. Must read_file before overwriting"
     )
-    return ToolError(Code.NOT_READ, f"{path} exists and {reason}, or change it with edit_file.")
+    return ToolError(
+        Code.NOT_READ, f"{shown_name(path)} exists and {reason}, or change it with edit_file."
+    )
 
 
 # ─── edit_file ──────────────────────────────────────────────────────────────────────
@@ -261,31 +316,33 @@ class EditFile(Arguments):
     replace_all: bool | None = Field(None, description="Replace all occurrences (default: false)")
 
 
+def _hash(reading: Reading) -> str | None:
+    return reading.hash
+
+
 NOT_READ = "Must read_file before editing. Read the file first to see current content."
 
 
 async def edit_file(context: Context, given: EditFile) -> Outcome:
     """Replace a specific string in a file. Requires prior read_file call."""
-    path = context.path(given.path)
+    path = _file_path(context, given.path)
     old, new = given.old_string.encode(), given.new_string.encode()
     async with context.session.lock(path):
-        reading = context.session.reading(path)
         arguments = {
             "path": path,
-            "expect": reading.hash if reading is not None else None,
             "replace_all": given.replace_all is True,
             "old": len(old),
         }
         try:
-            answer = await context.ask("edit", arguments, old + new)
+            answer = await _change(context, "edit", arguments, old + new, _hash)
         except ToolError as error:
             if error.code is Code.NOT_READ:
                 raise ToolError(Code.NOT_READ, NOT_READ, error.details) from error
             raise
         value = answer.value
-        context.session.edited(path, value["hash"])
+        context.session.edited(path, value["hash"], value.get("key"))
     return Outcome(
-        f"Replaced {value['replacements']} occurrence(s) in {path}",
+        f"Replaced {value['replacements']} occurrence(s) in {shown_name(path)}",
         {
             "path": path,
             "replacements": value["replacements"],
@@ -308,7 +365,9 @@ class ListDirectory(Arguments):
     include_hidden: bool | None = Field(
         None, alias="includeHidden", description="Show names that begin with a dot (default: false)"
     )
-    max_depth: Positive | None = Field(None, description="With recursive: how many levels to show")
+    max_depth: Positive | None = Field(
+        None, description="How many levels to show; makes the list recursive"
+    )
 
 
 _TYPES = {"f": "file", "d": "directory", "l": "symlink", "L": "symlink", "o": "other"}
@@ -316,9 +375,14 @@ _TYPES = {"f": "file", "d": "directory", "l": "symlink", "L": "symlink", "o": "o
 
 async def list_directory(context: Context, given: ListDirectory) -> Outcome:
     """List files and directories in a path."""
+    if given.max_depth is not None and given.recursive is False:
+        raise ToolError(
+            Code.INVALID_ARGUMENTS,
+            "max_depth is for recursive listings; use recursive=true or leave it out.",
+        )
     arguments = {
         "path": context.path(given.path or "."),
-        "recursive": given.recursive is True,
+        "recursive": given.recursive is True or given.max_depth is not None,
         "include_hidden": given.include_hidden is True,
         "max_depth": given.max_depth,
         "max_entries": MAX_ENTRIES,
@@ -329,35 +393,37 @@ async def list_directory(context: Context, given: ListDirectory) -> Outcome:
     shown = fitting_lines(lines, context.entry.max_output_bytes - NOTICE_ROOM) if lines else 0
     value = answer.value
     left_out = value["truncated"] or shown < len(lines)
-    notices = _list_notices(value, shown, len(lines))
+    notices = _list_notices(value, shown, len(lines), flat=not arguments["recursive"])
+    whole = None if value["truncated"] else size_of("\n".join(lines))
     text = "\n".join(lines[:shown]) if lines else "empty directory"
     structured = {
         "entries": [_entry(record) for record in records[:shown]],
         "hidden": value["hidden"],
     }
-    return Outcome(with_notices(text, notices), structured, truncated=left_out)
+    return Outcome(with_notices(text, notices), structured, truncated=left_out, total_bytes=whole)
 
 
-def _list_notices(value: dict[str, Any], shown: int, received: int) -> list[str]:
+def _list_notices(value: dict[str, Any], shown: int, received: int, *, flat: bool) -> list[str]:
     notices: list[str] = []
-    if value["truncated"]:
-        notices.append(f"only the first {shown} entries are shown; list a directory further down")
-    elif shown < received:
-        notices.append(f"{received - shown} more entries; list a directory further down")
+    if value["truncated"] or shown < received:
+        total = value["total"]
+        rest = "there are more" if total is None else f"{total - shown} more are not"
+        way_on = "use glob with a prefix (a*)" if flat else "list a directory further down"
+        notices.append(f"only the first {shown} entries are shown, {rest}; {way_on}")
     if value["hidden"]:
         notices.append(f"{value['hidden']} hidden not shown; includeHidden=true shows them")
     if value["unreadable"]:
-        notices.append(f"can't be read: {', '.join(value['unreadable'])}")
+        notices.append(f"can't be read: {', '.join(map(shown_name, value['unreadable']))}")
     return notices
 
 
 def _listed(record: list[bytes]) -> str:
     kind, _, _, target, path = record
-    name = name_of(path)
+    name = shown_name(name_of(path))
     if kind == b"d":
         return name + "/"
     if kind in (b"l", b"L"):
-        return f"{name} -> {name_of(target)}{' (broken)' if kind == b'L' else ''}"
+        return f"{name} -> {shown_name(name_of(target))}{' (broken)' if kind == b'L' else ''}"
     return name if kind == b"f" else f"{name} (special file)"
 
 
@@ -401,7 +467,7 @@ async def delete_file(context: Context, given: DeleteFile) -> Outcome:
             # A recursive delete that failed has deleted some: all must be read again.
             context.session.forget(path)
     count = answer.value["deleted"]
-    text = f"Deleted {path}" if count == 1 else f"Deleted {path} ({count} entries)"
+    text = f"Deleted {shown_name(path)}" + (f" ({count} entries)" if count != 1 else "")
     structured = {"deleted": names_of(answer.data), "count": count}
     return Outcome(text, structured, truncated=answer.value["truncated"])
 
@@ -424,7 +490,10 @@ async def move_file(context: Context, given: MoveFile) -> Outcome:
     async with AsyncExitStack() as locks:
         for path in sorted({source, target}):
             await locks.enter_async_context(context.session.lock(path))
-        arguments = {"from": source, "to": target, "overwrite": given.overwrite is True}
+        slash = "/" if given.target.endswith("/") and target else ""
+        arguments = {"from": source, "to": target + slash, "overwrite": given.overwrite is True}
         await context.ask("move", arguments)
         context.session.move(source, target)
-    return Outcome(f"Moved {source} to {target}", {"from": source, "to": target})
+    return Outcome(
+        f"Moved {shown_name(source)} to {shown_name(target)}", {"from": source, "to": target}
+    )

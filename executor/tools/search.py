@@ -12,6 +12,8 @@ from executor.results import (
     decode,
     fitting_lines,
     names_of,
+    shown_name,
+    size_of,
     with_notices,
 )
 from executor.tool import Arguments, Context, Outcome, Path, Raw, Whole
@@ -41,7 +43,8 @@ async def glob(context: Context, given: Glob) -> Outcome:
     }
     answer = await context.ask("glob", arguments)
     value, paths = answer.value, names_of(answer.data)
-    shown = fitting_lines(paths, context.entry.max_output_bytes - NOTICE_ROOM) if paths else 0
+    lines = [shown_name(path) for path in paths]
+    shown = fitting_lines(lines, context.entry.max_output_bytes - NOTICE_ROOM) if lines else 0
     left_out = max(value["total"] - shown, 0)
     notices: list[str] = []
     if left_out:
@@ -55,8 +58,11 @@ async def glob(context: Context, given: Glob) -> Outcome:
         "total": value["total"],
         "ignored": value["ignored"],
     }
-    text = "\n".join(paths[:shown]) if paths else NO_MATCHES
-    return Outcome(with_notices(text, notices), structured, truncated=left_out > 0)
+    text = "\n".join(lines[:shown]) if lines else NO_MATCHES
+    whole = size_of("\n".join(lines)) if len(lines) == value["total"] else None
+    return Outcome(
+        with_notices(text, notices), structured, truncated=left_out > 0, total_bytes=whole
+    )
 
 
 class Grep(Arguments):
@@ -78,7 +84,11 @@ class Grep(Arguments):
 
 
 async def grep(context: Context, given: Grep) -> Outcome:
-    """Search file contents with regex. Returns matching lines with context."""
+    """Search file contents with regex. Returns matching lines with context.
+
+    Files ignored by .gitignore are searched only when given as path; if nothing else
+    matches, matches in them are counted.
+    """
     budget = context.entry.max_output_bytes
     arguments = {
         "pattern": given.pattern,
@@ -99,6 +109,7 @@ async def grep(context: Context, given: Grep) -> Outcome:
         "matches": value["matches"],
         "files": value["files"],
         "partial": value["partial"],
+        "ignored": value["ignored"],
         "warnings": value["warnings"],
     }
     truncated = value["truncated"] or clip.left_out > 0
@@ -108,6 +119,6 @@ async def grep(context: Context, given: Grep) -> Outcome:
     return Outcome(
         with_notices(clip.text or NO_MATCHES, notices),
         structured,
-        truncated=truncated,
+        truncated=truncated or value["clipped"],
         total_bytes=value["total_bytes"],
     )

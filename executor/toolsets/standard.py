@@ -6,7 +6,7 @@ import inspect
 from typing import NamedTuple
 
 from executor.catalog import Catalog, ToolEntry
-from executor.model import Limits
+from executor.model import Limits, plain
 from executor.tool import Arguments, Registry, Run, Tool, schema_of
 from executor.tools import commands, files, planning, search
 
@@ -54,7 +54,7 @@ def _tool(item: _Entry, entry: ToolEntry, limits: Limits) -> Tool:
         if part is None:
             continue
         default = limits.call_timeout or entry.timeout_ms / 1000
-        part["description"] = part["description"].format(default=f"{default * per_second:g}")
+        part["description"] = part["description"].format(default=plain(default * per_second))
         if entry.max_timeout_ms is not None:
             part["maximum"] = entry.max_timeout_ms * per_second // 1000
     return Tool(

@@ -59,6 +59,7 @@ def test_read_gives_lines_and_everything_about_the_file(tree: Tree) -> None:
             "encoding": "utf-8",
             "invalid": False,
             "whole": True,
+            "key": "d/f",
         },
         b"one\n\ttwo\nthree",
     )
@@ -407,13 +408,55 @@ def test_mixed_line_ends_stay_where_they_are(
     assert edited(tree, content, old, new) == result
 
 
-def test_line_ends_themselves_can_be_replaced_when_spelled_out(tree: Tree) -> None:
-    """Old text with CR LF that matches exactly, and new text that differs only in line ends."""
-    assert edited(tree, b"a\r\nb\r\n", b"a\r\nb\r\n", b"a\nb\n") == b"a\nb\n"
-    tree.write("f", b"a\nb\n")
-    failure = tree.edit_failure("f", b"a\nb", b"a\r\nb")
-    assert "no change" in failure.message
-    assert "line ends" in failure.message
+def test_line_ends_are_changed_by_no_edit(tree: Tree) -> None:
+    """However old and new text are written: the line ends are the file's own."""
+    for content, old, new in (
+        (b"a\r\nb\r\n", b"a\r\nb\r\n", b"a\nb\n"),
+        (b"a\nb\n", b"a\nb", b"a\r\nb"),
+    ):
+        tree.write("f", content)
+        failure = tree.edit_failure("f", old, new)
+        assert "no change" in failure.message
+        assert "Use run_command to change line ends" in failure.message
+
+
+def test_a_file_has_one_key_by_whatever_path(tree: Tree) -> None:
+    """Through links of files and directories, before and after changes, short or long."""
+    tree.write("d/f", "a\n")
+    (tree.path / "l").symlink_to("d/f")
+    (tree.path / "dl").symlink_to("d")
+    for path in ("d/f", "l", "dl/f", "dl/../d/f"):
+        for encoding in ("utf-8", "base64"):
+            assert tree.call("read", path=path, encoding=encoding)[0]["key"] == "d/f"
+        assert tree.call("stat", path=path)[0]["key"] == "d/f"
+        assert tree.edit(path, b"a", b"b")[0]["key"] == "d/f"
+        assert tree.overwrite(path, b"a\n")[0]["key"] == "d/f"
+    assert tree.call("write", b"", path="dl/new", expect=None)[0]["key"] == "d/new"
+    long = "/".join(["n" * 100] * 3)
+    tree.write(long, "x")
+    key = tree.call("read", path=long)[0]["key"]
+    assert len(key) <= 200 and key == tree.edit(long, b"x", b"y")[0]["key"]
+
+
+def test_names_are_taken_back_as_they_are_shown(tree: Tree) -> None:
+    """`\\xHH` stands for a byte where only that file exists; a real name stands for itself."""
+    real = os.fsdecode(b"d\x0a/f\xff\x1b\\x41")
+    tree.write(real, "odd\n")
+    spelling = "d\\x0a/f\\xff\\x1b\\x5cx41"
+    assert tree.call("read", path=spelling)[1] == b"odd"
+    assert tree.call("read", path=spelling)[0]["key"] == real
+    assert tree.call("list", path="d\\x0a")[0]["entries"] == 1
+    assert tree.call("grep", pattern="odd", path="d\\x0a")[0]["matches"] == 1
+    assert tree.call("glob", pattern="*", path="d\\x0a")[0]["matches"] == 1
+    assert tree.call("write", b"n", path="d\\x0a/new\\x09", expect=None)[0]["created"]
+    assert (tree.path / "d\n" / "new\\x09").read_bytes() == b"n"
+    tree.write("a\\x41", "literal")
+    tree.write("aA", "decoded")
+    assert tree.call("read", path="a\\x41")[1] == b"literal"
+    assert tree.failure("read", path="\\x2e\\x2e/x").code == "FILE_NOT_FOUND"
+    tree.call("move", **{"from": spelling, "to": "plain"})
+    tree.call("delete", path="d\\x0a", recursive=True)
+    assert sorted(os.listdir(tree.path)) == ["aA", "a\\x41", "plain"]
 
 
 def test_4_the_byte_order_mark_belongs_to_the_file(tree: Tree) -> None:
@@ -848,7 +891,8 @@ def test_a_new_file_is_made_with_its_directories(tree: Tree) -> None:
         reply, _ = tree.call("write", b"x\n", path="a/b/f", expect=None)
     finally:
         os.umask(before)
-    assert reply == {"size": 2, "hash": files.digest(b"x\n"), "created": True}
+    digest = files.digest(b"x\n")
+    assert reply == {"size": 2, "hash": digest, "created": True, "key": "a/b/f"}
     assert stat.S_IMODE((tree.path / "a/b/f").stat().st_mode) == 0o644
     failure = tree.failure("write", b"x", path="no/such/f", create_dirs=False)
     assert (failure.code, "no directory no/such" in failure.message) == ("FILE_NOT_FOUND", True)
@@ -1391,7 +1435,7 @@ def test_stat_says_what_is_there(tree: Tree) -> None:
         **{"f": "f", "l": "f", "": "d", "p": "o"},
         **dict.fromkeys(("none", "f/x", "dead")),
     }
-    assert found["l"] == {"exists": True, "type": "f", "size": 3, "hash": None}
+    assert found["l"] == {"exists": True, "type": "f", "size": 3, "hash": None, "key": "f"}
     assert not found["dead"]["exists"]
     assert tree.failure("stat", path="../x").code == "INVALID_PATH"
 

@@ -444,6 +444,8 @@ def test_lines_come_with_path_number_and_context(tree: Tree) -> None:
         "files": 2,
         "truncated": False,
         "partial": False,
+        "clipped": False,
+        "ignored": 0,
         "warnings": [],
         "total_bytes": len("\n".join(lines)) + 1,
     }
@@ -709,14 +711,63 @@ def test_many_small_records_give_way() -> None:
 
 
 def test_warnings_are_counted_and_few_are_kept(tree: Tree) -> None:
-    """However many files have more matches than are shown."""
-    found = hits.Hits(search.Options({"pattern": "x"}), search.Filter(None, None, ""))
-    for number in range(100):
-        piece = b"".join(b"./f%d\x00%d:1:x\n" % (number, line) for line in range(1, 103))
-        drain(found.feed(piece))
-    drain(found.finish())
-    assert len(found.warnings) == 20
-    assert found.reply()[0]["warnings"][-1] == "and 81 more warnings"
+    """They are of the files that are shown, in order, however the files come."""
+    options = search.Options({"pattern": "x", "max_results": 3000})
+    replies = []
+    for order in (1, -1):
+        found = hits.Hits(options, search.Filter(None, None, ""))
+        for number in range(100)[::order]:
+            piece = b"".join(b"./f%02d\x00%d:1:x\n" % (number, line) for line in range(1, 103))
+            drain(found.feed(piece))
+        drain(found.finish())
+        replies.append(found.reply())
+    assert replies[0] == replies[1]
+    warnings = replies[0][0]["warnings"]
+    assert warnings[:2] == ["f00: only the first 100 matches", "f01: only the first 100 matches"]
+    assert (len(warnings), warnings[-1]) == (20, "and 11 more warnings")
+
+
+def test_matches_in_ignored_files_are_never_passed_over_in_silence(tree: Tree) -> None:
+    """When nothing else is found they are counted, and the file given as path is searched."""
+    tree.write("li/.gitignore", "*.log\n")
+    tree.write("li/a.log", "q1\nq1\n")
+    for arguments in ({}, {"path": "li"}, {"file_pattern": "*.log"}, {"file_pattern": "a.log"}):
+        reply, data = tree.call("grep", pattern="q1", **arguments)
+        assert (data, reply["matches"], reply["ignored"]) == (b"", 0, 2)
+        assert reply["warnings"] == [
+            "2 matches hidden by .gitignore (li/a.log); give the file as path to search it"
+        ]
+    assert tree.call("grep", pattern="q1", path="li/a.log")[0]["matches"] == 2
+    none = tree.call("grep", pattern="q2")[0]
+    assert (none["ignored"], none["warnings"]) == (0, [])
+
+
+def test_a_clipped_line_is_said_to_be(tree: Tree) -> None:
+    """Only where it is shown."""
+    tree.write("a", "hit " + "x" * 1000)
+    assert tree.call("grep", pattern="hit")[0]["clipped"]
+    assert not tree.call("grep", pattern="hit", line_chars=2000)[0]["clipped"]
+
+
+@pytest.mark.parametrize("text", ["[", "{a", "src/[", "x{a,b"])
+def test_a_pattern_that_is_never_closed_is_an_error(tree: Tree, text: str) -> None:
+    """Unless a file has just that name."""
+    tree.write("f", "x")
+    assert tree.failure("glob", pattern=text).code == "INVALID_ARGUMENTS"
+    assert tree.failure("grep", pattern="x", file_pattern=text).code == "INVALID_ARGUMENTS"
+    tree.write(text, "x")
+    assert tree.call("glob", pattern=text)[0]["matches"] == 1
+    assert tree.call("grep", pattern="x", file_pattern=text)[0]["matches"] == 1
+
+
+@pytest.mark.parametrize("pattern", ["(", r"a\nb", "(?=x)", r"(a)\1", "*"])
+def test_what_is_wrong_with_a_regex_is_said_without_ripgreps_options(
+    tree: Tree, pattern: str
+) -> None:
+    """There is no such option to give, and the group around it is not the caller's."""
+    failure = tree.failure("grep", pattern=pattern)
+    assert failure.code == "INVALID_ARGUMENTS"
+    assert "--" not in failure.message and "(?:" not in failure.message
 
 
 @given(cuts=st.lists(st.integers(1, 40), min_size=1, max_size=8), long=st.integers(1, 2000))
@@ -755,7 +806,7 @@ def test_a_million_matches_are_taken_in_bounded_memory() -> None:
     for number in range(20_000, 0, -1):
         drain(found.feed(b"".join(b"./%06d\x00%d:1:hit\n" % (number, n) for n in range(1, 11))))
     drain(found.finish())
-    held = sum(len(line) for file in found._files.values() for _, line in file.lines)
+    held = sum(len(line) for file in found._files.values() for _, line, _ in file.lines)
     assert held < 2_000_000
     reply, data = found.reply()
     assert (reply["matches"], reply["files"], reply["shown"]) == (200_000, 20_000, 2000)
