@@ -16,6 +16,9 @@ from executor.sandbox.connection import Answer
 
 T = TypeVar("T")
 
+ARGUMENTS = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '"
+"""Shell words that list the arguments of every process; a bare machine has no `ps`."""
+
 
 class LoopThread:
     """An event loop that runs for as long as the `with` lasts; everything on it is bounded."""

@@ -16,7 +16,7 @@ from executor.controller import Controller, OpenBox
 from executor.errors import Code, ConfigError, ProtocolError, SandboxUnavailable
 from executor.model import Call, Limits, LoopSpec, Result
 from tests.conftest import make_worktree
-from tests.driver import LoopThread
+from tests.driver import ARGUMENTS, LoopThread
 from tests.loops import Work, open_work, opener
 from tests.scripted import open_scripted_box
 
@@ -136,7 +136,7 @@ def test_the_next_iteration_forgets_what_was_read(work: Work) -> None:
 
 def test_a_cancelled_call_ends_in_the_box(work: Work) -> None:
     """Cancelling the awaiting task ends the command; the next call works."""
-    call = Call("1", "run_command", {"command": "echo > began; sleep 5; echo > PROOF"})
+    call = Call("1", "run_command", {"command": "echo > began; sleep 5.125; echo > PROOF"})
 
     async def cancel() -> None:
         task = asyncio.ensure_future(work.loop.execute(call))
@@ -148,7 +148,7 @@ def test_a_cancelled_call_ends_in_the_box(work: Work) -> None:
             await task
 
     work.thread.run(cancel())
-    running = work.call("run_command", command="ps -e -o args= | grep -c '[s]leep 5'")
+    running = work.call("run_command", command=f"{ARGUMENTS} | grep -c 'sleep 5[.]125'")
     assert str(running.content).split()[-1] == "0"
     assert not (work.root / "PROOF").exists()
 

@@ -10,7 +10,7 @@ import pytest
 
 from executor.agent.commands import one_program
 from executor.errors import Code, ToolError
-from tests.driver import Box
+from tests.driver import ARGUMENTS, Box
 
 
 def test_exit_codes_and_silence_are_told_as_they_are(box: Box) -> None:
@@ -59,8 +59,7 @@ def test_a_timeout_ends_the_whole_tree(box: Box) -> None:
     box.run("touch before; mkdir -p kept; echo kept > kept/file")
     ran = box.run("sleep 998 & setsid sleep 998 & nohup sleep 998 & (sleep 4; touch PROOF)", 0.5)
     assert ran.value["timed_out"]
-    pattern = r"'sleep 99[8]'"
-    assert box.run(f"ps ax -o args | grep -c {pattern}").out == b"0\n"
+    assert box.run(f"{ARGUMENTS} | grep -c 'sleep 99[8]'").out == b"0\n"
     assert not (box.root / "PROOF").exists()
     assert (box.root / "kept/file").read_text() == "kept\n"
     assert box.run("echo next").out == b"next\n"
@@ -282,7 +281,7 @@ def test_a_cancelled_call_ends_in_the_box_and_alone(box: Box) -> None:
     doomed = box.start("touch up; sleep 997 & sleep 997")
     box.run("until [ -e up ]; do sleep .02; done")
     doomed.cancel()
-    box.run("while ps ax -o args | grep -q 'sleep 99[7]'; do sleep .02; done; touch go")
+    box.run(f"while {ARGUMENTS} | grep -q 'sleep 99[7]'; do sleep .02; done; touch go")
     assert neighbour.result(30).out == b"fine\n"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-import subprocess
 import time
 from typing import Any
 
@@ -812,19 +811,3 @@ def test_a_million_matches_are_taken_in_bounded_memory() -> None:
     assert (reply["matches"], reply["files"], reply["shown"]) == (200_000, 20_000, 2000)
     assert data.startswith(b"000001:1:hit\n")
     assert data.count(b"\n--\n") == 199
-
-
-def test_grep_is_about_as_quick_as_ripgrep_alone(tree: Tree) -> None:
-    """The words around the search cost no more than it, on 2000 files."""
-    for number in range(2000):
-        tree.write(f"d{number % 40}/f{number}", f"line {number}\nneedle {number % 50}\n" * 20)
-    bare = [tree.workspace.ripgrep, "--no-config", "needle 7", "./"]
-    times: dict[str, float] = {}
-    for name in ("bare", "ours") * 3:
-        start = time.perf_counter()
-        if name == "bare":
-            subprocess.run(bare, cwd=tree.path, capture_output=True, check=True)
-        else:
-            grepped(tree, "needle 7")
-        times[name] = min(times.get(name, 9.0), time.perf_counter() - start)
-    assert times["ours"] < 3 * times["bare"] + 0.1
