@@ -32,25 +32,32 @@ class Sample:
 
 
 async def alternately(
-    contestants: Mapping[str, Attempt], rounds: int, ticks: Ticks, warm: int = 3
+    contestants: Mapping[str, Attempt], rounds: int, ticks: Ticks, warm: int = 3, block: int = 1
 ) -> dict[str, Sample]:
-    """Each contestant once a round, each round begun by another one.
+    """Contestants in turns of `block` attempts, each round begun by another one.
+
+    An agent's calls follow one another. Where a turn is more than one attempt, a first one
+    that does not count takes the caches over from the contestant before.
 
     Args:
         contestants: by name.
-        rounds: how many of them count.
+        rounds: how many attempts of each count; a multiple of `block`.
         ticks: shows progress.
-        warm: rounds before that do not count.
+        warm: attempts before that do not count.
+        block: attempts a turn.
     """
     names = list(contestants)
     found: dict[str, list[float]] = {name: [] for name in names}
-    for number in range(-warm, rounds):
+    for name in names:
+        for _ in range(warm):
+            await contestants[name]()
+    for number in range(max(rounds // block, 1)):
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
-            seconds = await contestants[name]()
-            if number >= 0:
-                found[name].append(seconds)
-        ticks(max(number + 1, 0), rounds)
+            if block > 1:
+                await contestants[name]()
+            found[name] += [await contestants[name]() for _ in range(block)]
+        ticks((number + 1) * block, rounds)
     return {name: Sample(tuple(seconds)) for name, seconds in found.items()}
 
 
