@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 
 from executor.errors import ConfigError, EngineError
 
-BUILD_VERSION = "1"
+BUILD_VERSION = "2"
 """Counts up when images must be made anew although their recipes are the same."""
 NO_BOOTSTRAPPER = (
     "The images are made from Debian packages, and neither mmdebstrap nor debootstrap is "
@@ -32,8 +32,7 @@ SUITES = ("", "-updates", "-security")
 _NAME = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 _ETC_APT = Path("/etc/apt")
 _OS_RELEASE = Path("/etc/os-release")
-_ARCHIVE = "http://deb.debian.org/debian"
-_SECURITY = "http://deb.debian.org/debian-security"
+_NO_SOURCES = "# Boxes have no network. Name an archive here to install more into an image of this."
 _PIECE = 1 << 20
 
 _LEFT_OUT = (
@@ -192,11 +191,10 @@ def mmdebstrap_command(recipe: Recipe, sources: list[str]) -> list[str]:
 
     Args:
         recipe: what to make.
-        sources: lines for apt; empty = Debian's own archive.
+        sources: lines for apt, for the build alone; empty = the program's own default.
     """
     clean = [
-        f'printf "%s\\n" {" ".join(_quoted(default_sources(recipe.release)))} '
-        '> "$1/etc/apt/sources.list"',
+        f"printf '%s\\n' '{_NO_SOURCES}' > \"$1/etc/apt/sources.list\"",
         'rm -rf "$1"/etc/apt/sources.list.d/* "$1"/var/log/* "$1"/var/cache/debconf/*-old',
         'rm -f "$1"/etc/apt/apt.conf.d/99mmdebstrap',
     ]
@@ -243,19 +241,6 @@ if ! dpkg-query -W {" ".join(recipe.packages)} >/dev/null 2>&1; then
 fi
 rm -rf /var/lib/apt/lists/* /var/log/* /var/cache/debconf/*-old
 """
-
-
-def default_sources(release: str) -> list[str]:
-    """Lines for apt that name Debian's own archive."""
-    return [
-        f"deb {_ARCHIVE} {release} main",
-        f"deb {_ARCHIVE} {release}-updates main",
-        f"deb {_SECURITY} {release}-security main",
-    ]
-
-
-def _quoted(lines: list[str]) -> list[str]:
-    return [f"'{line}'" for line in lines]
 
 
 # ─── the host's mirrors ─────────────────────────────────────────────────────────────

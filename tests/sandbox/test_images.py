@@ -27,7 +27,6 @@ from executor.sandbox.images import build, ensure_image, ensure_runtime
 from executor.sandbox.rootfs import (
     Bootstrap,
     Recipe,
-    default_sources,
     load_recipe,
     mmdebstrap_command,
     parse_sources,
@@ -169,14 +168,14 @@ def test_only_the_release_of_debian_is_taken_from_the_host(
 
 
 def test_mirrors_do_not_stay_in_the_image() -> None:
-    """The command gets the mirrors for the build, and writes Debian's own for later."""
+    """The command gets the mirrors for the build; the image names none."""
     mirror = "deb http://user:secret@mirror.lan/debian bookworm main"
     command = mmdebstrap_command(load_recipe("base"), [mirror])
 
     hooks = [argument for argument in command if argument.startswith("--customize-hook")]
     assert command[-3:] == ["bookworm", "-", mirror]
     assert not any("secret" in hook for hook in hooks)
-    assert all(any(line in hook for hook in hooks) for line in default_sources("bookworm"))
+    assert any("sources.list" in hook and "mirror.lan" not in hook for hook in hooks)
 
 
 @pytest.fixture
@@ -539,7 +538,9 @@ def test_image_is_made_out_of_packages() -> None:
             try:
                 check = 'jq -n "1+1"; cat /etc/apt/sources.list; ls /etc/apt/sources.list.d'
                 code, output = await run_in(engine, image, ["sh", "-c", check])
-                assert (code, output.splitlines()) == (0, ["2", *default_sources("bookworm")])
+                two, *sources = output.splitlines()
+                assert (code, two) == (0, "2")
+                assert all(line.startswith("#") for line in sources)
                 labels = (await engine.inspect_image(image) or {})["Config"]["Labels"]
                 assert labels[KIND] == "probe"
             finally:
