@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST_ARGS ?=
 
-.PHONY: help setup engine images demo test bench lint types imports ci lock clean
+.PHONY: help setup engine images demo test security fuzz gvisor bench lint types imports ci lock clean
 
 help: ## show the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -33,6 +33,15 @@ demo: images ## run the main job on a sample repository
 
 test: images ## all tests
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+security: images ## the security statements, one by one, as a table
+	@$(BIN)/python -m tests.security
+
+fuzz: setup ## what a hostile agent may send, a million times
+	@$(BIN)/python -m pytest -q -m fuzz --hypothesis-profile=long --timeout=0 tests
+
+gvisor: engine ## gVisor as a runtime of the engine, where it can be had
+	@scripts/gvisor.sh
 
 bench: images ## the benchmarks
 	@$(BIN)/python -m benchmarks

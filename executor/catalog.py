@@ -86,6 +86,26 @@ class ToolsetEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class Policy:
+    """What the catalog's `[controller]` demands of the engine.
+
+    Attributes:
+        tenancy: whether the loops belong to one party, or to several that do not trust each
+            other: those need a runtime with a kernel of its own.
+        allow_shared_kernel: several tenants may share the machine's kernel all the same.
+        require_patched_engine: refuse engines and runtimes with known faults, by version.
+        require_access_control: refuse engines without AppArmor or SELinux.
+        apparmor_profile: name of a loaded profile for every box; None = the engine's.
+    """
+
+    tenancy: Literal["single", "multi"] = "single"
+    allow_shared_kernel: bool = False
+    require_patched_engine: bool = False
+    require_access_control: bool = False
+    apparmor_profile: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Catalog:
     """The whole catalog, checked.
 
@@ -94,12 +114,14 @@ class Catalog:
         toolsets: by name.
         loop_types: name → canonical names of all tools that such a loop has.
         loop: defaults of a run, as arguments of `LoopSpec` and `Limits`.
+        controller: what the engine has to offer before a loop is opened.
     """
 
     tools: Mapping[str, ToolEntry]
     toolsets: Mapping[str, ToolsetEntry]
     loop_types: Mapping[str, tuple[str, ...]]
     loop: Mapping[str, Any]
+    controller: Policy = Policy()
 
     def loop_spec(self, worktree: Path | str, **given: Any) -> LoopSpec:
         """A specification from the `[loop]` defaults; what is given and not None wins.
@@ -185,6 +207,9 @@ class _LoopTable(_Table):
     max_seconds: float | None = None
     file_bytes: str | int | None = None
     open_files: _Count | None = None
+    disk_bytes: str | int | None = None
+    disk_files: _Count | None = None
+    idle_seconds: float | None = None
     toolset: str | None = None
     loop_type: str | None = None
     mode: Literal["default", "plan", "acceptEdits", "bypass"] | None = None
@@ -193,6 +218,16 @@ class _LoopTable(_Table):
     environment: dict[str, str] | None = None
     uid: int | None = None
     tenant: str | None = None
+    seccomp: Literal["standard", "strict"] | None = None
+    quota: Literal["none", "watch", "loop-ext4"] | None = None
+
+
+class _ControllerTable(_Table):
+    tenancy: Literal["single", "multi"] | None = None
+    allow_shared_kernel: bool | None = None
+    require_patched_engine: bool | None = None
+    require_access_control: bool | None = None
+    apparmor_profile: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")] | None = None
 
 
 class _File(_Table):
@@ -200,6 +235,7 @@ class _File(_Table):
     toolsets: dict[str, _ToolsetTable] = {}
     loop_types: dict[str, _LoopTypeTable] = {}
     loop: _LoopTable = _LoopTable()
+    controller: _ControllerTable = _ControllerTable()
 
 
 _TABLES: dict[str, type[_Table]] = {
@@ -271,6 +307,7 @@ def _build(merged: Mapping[str, Any]) -> Catalog:
         toolsets={name: ToolsetEntry(**entry) for name, entry in merged["toolsets"].items()},
         loop_types={name: tuple(entry["tools"]) for name, entry in merged["loop_types"].items()},
         loop=merged["loop"],
+        controller=Policy(**merged.get("controller", {})),
     )
 
 
@@ -341,6 +378,8 @@ def _known_keys(location: Sequence[int | str]) -> Iterable[str]:
         return _File.model_fields
     if location[0] == "loop":
         return _LoopTable.model_fields
+    if location[0] == "controller":
+        return _ControllerTable.model_fields
     return _TABLES[str(location[0])].model_fields
 
 
@@ -358,7 +397,7 @@ def _shown(value: Any) -> str:
 
 
 def _wanted(location: Sequence[int | str], kind: str) -> str:
-    if location[-2:-1] and location[-2] in ("memory", "file_bytes"):
+    if location[-2:-1] and location[-2] in ("memory", "file_bytes", "disk_bytes"):
         return 'a size, for example "2g"'
     wants = {
         "int_type": "a whole number",

@@ -2,10 +2,13 @@
 
 ExecutorError
 ├── ConfigError            bad options, files or environment; holds every fault at once
+│   ├── BadPath             a working directory that no engine may be told
+│   └── ForbiddenMount      a directory that no sandbox may write
 ├── ToolError              becomes the error result of one call
 └── SandboxError           the container is thrown away
     ├── EngineError        the engine refused or failed
     │   ├── EngineUnavailable   nothing answers
+    │   │   └── UnsafeRuntime   what answers is not as safe as the policy demands
     │   └── ImageNotFound       the image is neither here nor to be had
     ├── SandboxUnavailable      no box could be started
     ├── AgentLost               the box ended or no longer answers
@@ -69,6 +72,14 @@ class ConfigError(ExecutorError):
         super().__init__("\n".join(self.faults))
 
 
+class BadPath(ConfigError):
+    """A path that leads out of a container by way of a process's descriptors."""
+
+
+class ForbiddenMount(ConfigError):
+    """A box that could write there would own the host."""
+
+
 class ToolError(ExecutorError):
     """One call failed; the loop goes on.
 
@@ -99,6 +110,18 @@ class EngineError(SandboxError):
 
 class EngineUnavailable(EngineError):
     """No container engine answers at the address."""
+
+
+class UnsafeRuntime(EngineUnavailable):
+    """The engine or its runtime is not as safe as the controller's policy demands.
+
+    Attributes:
+        faults: every reason, one sentence each, with the mend.
+    """
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("\n".join(self.faults))
 
 
 class ImageNotFound(EngineError):

@@ -173,6 +173,10 @@ def plain(number: float) -> str:
     return str(int(number)) if number == int(number) else str(number)
 
 
+SECCOMP_PROFILES = ("standard", "strict")
+QUOTAS = ("none", "watch", "loop-ext4")
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What one box may use.
@@ -186,6 +190,10 @@ class Limits:
         max_seconds: seconds that the loop may take in all; None = a day.
         file_bytes: the largest file that a process may write.
         open_files: descriptors a process.
+        disk_bytes: bytes that the loop may add to its worktree (see `LoopSpec.quota`).
+        disk_files: files and directories that it may add.
+        idle_seconds: seconds without a call after which the box is given back; the next
+            call opens a new one. None = never.
     """
 
     memory: int | str = "4g"
@@ -195,6 +203,9 @@ class Limits:
     max_seconds: float | None = None
     file_bytes: int | str = "20g"
     open_files: int = 16384
+    disk_bytes: int | str = "10g"
+    disk_files: int = 1_000_000
+    idle_seconds: float | None = None
 
     @property
     def memory_bytes(self) -> int:
@@ -204,7 +215,7 @@ class Limits:
     def faults(self) -> list[str]:
         """Everything that is wrong with these limits, one sentence each."""
         found: list[str] = []
-        for name in ("memory", "file_bytes"):
+        for name in ("memory", "file_bytes", "disk_bytes"):
             try:
                 size = parse_size(getattr(self, name))
             except ConfigError as error:
@@ -214,9 +225,11 @@ class Limits:
                 found.append(f"memory: {self.memory} is too small; give at least 64m")
         if not 0.01 <= self.cpus <= 4096:
             found.append(f"cpus: {self.cpus} is out of range; give 0.01 or more")
+        if self.disk_files < 1:
+            found.append(f"disk_files: {self.disk_files} is too small; give 1 or more")
         if self.pids < 16:
             found.append(f"pids: {self.pids} is too small for a shell; give at least 16")
-        for name in ("call_timeout", "max_seconds"):
+        for name in ("call_timeout", "max_seconds", "idle_seconds"):
             seconds = getattr(self, name)
             if seconds is not None and not 0 < seconds < float("inf"):
                 found.append(f"{name}: {seconds} must be more than 0 seconds")
@@ -241,6 +254,10 @@ class LoopSpec:
             `Controller`; two controllers may use the same name, and their boxes' names and
             labels tell them apart.
         tenant: label for hosts that serve several.
+        seccomp: our profile of system calls: `standard`, or `strict` without debuggers.
+        quota: how `disk_bytes` and `disk_files` are enforced: `none`; `watch`, a look every
+            few seconds that ends the box (soft); `loop-ext4`, a file system of its own that
+            the worktree is copied into and back (hard, needs root).
     """
 
     worktree: Path | str
@@ -254,6 +271,8 @@ class LoopSpec:
     uid: int | None = None
     exec_id: str | None = None
     tenant: str = "default"
+    seccomp: str = "standard"
+    quota: str = "watch"
 
     def faults(self) -> list[str]:
         """Everything that is wrong with this specification, one sentence each."""
@@ -272,6 +291,11 @@ class LoopSpec:
             )
         if self.uid is not None and not 0 <= self.uid < 2**31:
             found.append(f"uid: {self.uid} is out of range; give 0 to {2**31 - 1}")
+        for name, allowed in (("seccomp", SECCOMP_PROFILES), ("quota", QUOTAS)):
+            if getattr(self, name) not in allowed:
+                found.append(
+                    f"{name}: there is no {getattr(self, name)!r}; use one of {', '.join(allowed)}"
+                )
         if not _IMAGE.fullmatch(self.image):
             found.append(
                 f"image: {self.image!r} is no name of an image; write base, heavy, or for "

@@ -17,6 +17,8 @@ from executor.settings import Settings
 from tests.driver import Box, LoopThread
 from tests.local_box import open_local_box
 
+pytest_plugins = ["tests.statements"]
+
 UID = 1000
 LIMITS = Limits(memory="512m", cpus=2, pids=128)
 

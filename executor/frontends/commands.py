@@ -218,6 +218,21 @@ Uid = Annotated[
     int | None, typer.Option("--uid", help="Run as this uid instead of the worktree's owner.")
 ]
 ExecId = Annotated[str | None, typer.Option("--exec-id", help="Name of the loop.")]
+Seccomp = Annotated[
+    str | None,
+    typer.Option("--seccomp", help="Profile of system calls: standard, or strict (no debuggers)."),
+]
+Quota = Annotated[
+    str | None,
+    typer.Option("--quota", help="How the disk limit is kept: none, watch (soft), loop-ext4."),
+]
+Disk = Annotated[
+    str | None, typer.Option("--disk", help="Bytes that the loop may add to its worktree.")
+]
+IdleSeconds = Annotated[
+    float | None,
+    typer.Option("--idle-seconds", help="Give the box back after so long without a call."),
+]
 
 
 def _environment(pairs: Sequence[str] | None) -> dict[str, str]:
@@ -255,6 +270,10 @@ def run(
     env: Env = None,
     exec_id: ExecId = None,
     uid: Uid = None,
+    seccomp: Seccomp = None,
+    quota: Quota = None,
+    disk: Disk = None,
+    idle_seconds: IdleSeconds = None,
 ) -> None:
     """Run the calls of a model, one JSON line each, and write one result line each.
 
@@ -281,6 +300,10 @@ def run(
             environment=_environment(env),
             exec_id=exec_id,
             uid=uid,
+            seccomp=seccomp,
+            quota=quota,
+            disk_bytes=disk,
+            idle_seconds=idle_seconds,
         )
 
     _finish(lambda: _run(spec, config, calls))
@@ -500,6 +523,9 @@ def call(
     pids: Pids = None,
     env: Env = None,
     uid: Uid = None,
+    seccomp: Seccomp = None,
+    quota: Quota = None,
+    disk: Disk = None,
 ) -> None:
     """Run one call and print what the model would be shown. Exit code 1: it failed."""
 
@@ -515,6 +541,9 @@ def call(
             pids=pids,
             environment=_environment(env),
             uid=uid,
+            seccomp=seccomp,
+            quota=quota,
+            disk_bytes=disk,
         )
 
     _finish(lambda: _call(spec, config, tool, arguments))
