@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST_ARGS ?=
 
-.PHONY: help setup engine images demo test security fuzz gvisor bench lint types imports ci lock clean
+.PHONY: help setup engine images demo test security fuzz gvisor runsc bench lint types imports ci seccomp lock clean
 
 help: ## show the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -41,7 +41,11 @@ fuzz: setup ## what a hostile agent may send, a million times
 	@$(BIN)/python -m pytest -q -m fuzz --hypothesis-profile=long --timeout=0 tests
 
 gvisor: engine ## gVisor as a runtime of the engine, where it can be had
-	@scripts/gvisor.sh
+	@scripts/gvisor.sh $(VENV)
+
+runsc: images ## the tests of boxes over gVisor, where the engine has it
+	@$(BIN)/python -m pytest $(PYTEST_ARGS) --runtime runsc -k "not local" \
+	    tests/sandbox/test_box.py tests/sandbox/test_attacks.py tests/test_contract.py tests/test_casebook.py
 
 bench: images ## the benchmarks
 	@$(BIN)/python -m benchmarks
@@ -57,6 +61,9 @@ imports: setup ## import-linter: the architecture
 	@$(BIN)/lint-imports
 
 ci: lint types imports test ## what the CI runs
+
+seccomp: setup ## the profiles of system calls, out of seccomp/groups.toml
+	@$(BIN)/python seccomp/generate.py --write
 
 lock: setup ## write requirements.lock anew
 	@$(BIN)/python -m pip install --quiet pip-tools

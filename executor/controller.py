@@ -9,13 +9,14 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from executor import results
+from executor.audit import AuditLog
 from executor.catalog import Catalog, load
 from executor.errors import Code, ConfigError, EngineError, SandboxError
 from executor.model import (
@@ -33,15 +34,17 @@ from executor.model import (
 )
 from executor.permissions import Mode
 from executor.pipeline import Emit, Pipeline
-from executor.sandbox.box import Host, open_box
+from executor.sandbox import gate
+from executor.sandbox.box import Host, loop_quota, open_box
 from executor.sandbox.completion import to_completion
-from executor.sandbox.engine import Engine
+from executor.sandbox.engine import OVERRIDE, Engine, address_fault
 from executor.sandbox.images import Progress
 from executor.sandbox.reaper import Identity, reap
 from executor.sandbox.runtime import silent
 from executor.scheduling import batches
 from executor.session import Session
 from executor.settings import Settings
+from executor.text import one_line
 from executor.tool import Answer, OnOutput, Operations, Registry, Surroundings, worktree_path
 from executor.toolsets import standard
 
@@ -79,6 +82,9 @@ class OpenBox(Operations, Protocol):
     def error(self) -> SandboxError | None:
         """Why the box is lost; None while it lives."""
 
+    async def mourned(self) -> SandboxError | None:
+        """`error`, once the cause was looked for."""
+
 
 Opener: TypeAlias = Callable[[LoopSpec], AbstractAsyncContextManager[OpenBox]]
 """Opens a box for a loop; leaving the context removes it."""
@@ -102,11 +108,13 @@ class Loop:
             toolset=catalog.toolsets[spec.toolset],
             roots=_roots(spec),
             box=self._seat,
+            seccomp=spec.seccomp,
         )
         self._started = time.monotonic()
         self._seconds = spec.limits.max_seconds or DAY
         self._deadline = self._started + self._seconds
         self._sequence = 0
+        self._told = 0
         self._listeners: list[Emit] = []
         self._unheard: list[Event] = []
 
@@ -114,6 +122,11 @@ class Loop:
     def exec_id(self) -> str:
         """The loop's name."""
         return self.spec.exec_id or ""
+
+    @property
+    def is_over(self) -> bool:
+        """The loop's time is over; no more calls are run."""
+        return time.monotonic() >= self._deadline
 
     @property
     def completed(self) -> str | None:
@@ -124,6 +137,15 @@ class Loop:
     def capabilities(self) -> dict[str, Any]:
         """What isolation the open box really has."""
         return self._seat.capabilities
+
+    @contextlib.contextmanager
+    def attended(self) -> Iterator[str]:
+        """A person is in the box for as long as this lasts: it is not given back as idle.
+
+        Yields the name of its container.
+        """
+        with self._seat.in_use():
+            yield self._seat.name
 
     def definitions(self) -> tuple[dict[str, Any], ...]:
         """The loop's enabled tools as Anthropic's API takes them."""
@@ -222,12 +244,14 @@ class Loop:
         left = self._deadline - time.monotonic()
         if left <= 0:
             return self._time_is_over(call)
-        losses = self._seat.losses
-        result = await self.pipeline.answer(call, self._surroundings, emit, left)
+        told = self._told
+        with self._seat.in_use():
+            result = await self.pipeline.answer(call, self._surroundings, emit, left)
         if result.code in _NO_BOX:
             return self._time_is_over(call) if time.monotonic() >= self._deadline else result
-        if self._seat.losses != losses:
-            return _with_loss(result, self._seat.cause)
+        if self._seat.replaced != told and self._seat.gone is not None:
+            self._told = self._seat.replaced
+            return _with_notice(result, self._seat.gone)
         return result
 
     def _time_is_over(self, call: Call) -> Result:
@@ -261,29 +285,77 @@ class Loop:
             yield self
 
 
-class _Seat:
-    """The loop's place for a box. A lost box is replaced when the next call needs one.
+@dataclass(frozen=True, slots=True)
+class _Gone:
+    """What became of a box that was replaced.
 
     Attributes:
-        losses: how many boxes were lost and replaced.
-        cause: why the last of them was lost.
+        cause: as `LaneLost` has it.
+        is_lost: nobody of ours wanted it to end.
+    """
+
+    cause: str
+    is_lost: bool
+
+    @property
+    def notice(self) -> str:
+        """What the loop has to know about its new box."""
+        what = f"was lost ({self.cause})" if self.is_lost else f"is a new one ({self.cause})"
+        more = " and a new one was opened on the same worktree" if self.is_lost else ""
+        return (
+            f"the sandbox {what}{more}: processes, /tmp and the working directory are gone, "
+            f"files in {MOUNT} are intact"
+        )
+
+
+class _Seat:
+    """The loop's place for a box. A box that is gone is replaced when a call needs one.
+
+    It goes when it is lost, and when no call has been running for `Limits.idle_seconds`.
+    What runs in the background is no call: it goes with the box.
+
+    Attributes:
+        replaced: how many boxes are gone and replaced.
+        gone: what became of the last of them; None = there was no other box yet.
     """
 
     def __init__(self, spec: LoopSpec, opener: Opener, session: Session, announce: Emit) -> None:
-        self.losses = 0
-        self.cause = ""
+        self.replaced = 0
+        self.gone: _Gone | None = None
         self._spec = spec
         self._opener = opener
         self._session = session
         self._announce = announce
         self._lock = asyncio.Lock()
         self._box: OpenBox | None = None
+        self._is_vacant = False
         self._stack = AsyncExitStack()
         self._is_closed = False
+        self._users = 0
+        self._idle: asyncio.TimerHandle | None = None
+        self._giving_back: asyncio.Task[None] | None = None
 
     @property
     def capabilities(self) -> dict[str, Any]:
         return self._box.capabilities if self._box is not None else {}
+
+    @property
+    def name(self) -> str:
+        """Of the open box's container; empty while there is none."""
+        return self._box.name if self._box is not None else ""
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """A call runs for as long as this lasts; the box is not given back meanwhile."""
+        self._users += 1
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        try:
+            yield
+        finally:
+            self._users -= 1
+            self._count_idle_time()
 
     async def ready(self) -> None:
         """See `Box.ready`."""
@@ -318,48 +390,80 @@ class _Seat:
             if box is not None and box.error is None:
                 return box
             if box is not None:
-                await self._drop(box)
+                error = await box.mourned()
+                await self._vacate(_Gone(str(error), is_lost=True))
             self._box = box = await self._stack.enter_async_context(self._opener(self._spec))
+            if self._is_vacant:
+                self._is_vacant = False
+                self.replaced += 1
             self._announce(LaneOpened(lane=LANE, sandbox=box.name))
+            self._count_idle_time()
             return box
 
-    async def _drop(self, box: OpenBox) -> None:
+    async def _vacate(self, gone: _Gone) -> None:
+        """Have no box; the lock is held."""
         self._box = None
-        self.losses += 1
-        self.cause = str(box.error)
+        self._is_vacant = True
+        self.gone = gone
         # A new box starts at the root.
         self._session.cwd = MOUNT
-        self._announce(LaneLost(lane=LANE, cause=self.cause))
+        self._announce(LaneLost(lane=LANE, cause=gone.cause))
+        await self._leave()
+
+    async def _leave(self) -> None:
         stack, self._stack = self._stack, AsyncExitStack()
-        await stack.aclose()
+        try:
+            await stack.aclose()
+        except SandboxError as error:
+            log.warning("the box could not be removed and is left to the reaper: %s", error)
+
+    def _count_idle_time(self) -> None:
+        """From now on nothing runs, unless something does."""
+        seconds = self._spec.limits.idle_seconds
+        if seconds is None or self._users or self._box is None or self._is_closed:
+            return
+        if self._idle is not None:
+            self._idle.cancel()
+        self._idle = asyncio.get_running_loop().call_later(seconds, self._on_idle, seconds)
+
+    def _on_idle(self, seconds: float) -> None:
+        self._idle = None
+        self._giving_back = asyncio.ensure_future(self._give_back(seconds))
+
+    async def _give_back(self, seconds: float) -> None:
+        """Remove a box that nobody uses. A call that comes meanwhile waits for a new one."""
+        async with self._lock:
+            if self._users or self._box is None or self._is_closed:
+                return
+            error = self._box.error
+            cause = f"the box was given back after {plain(seconds)} s without a call"
+            gone = _Gone(cause, False) if error is None else _Gone(str(error), True)
+            await self._vacate(gone)
 
     async def close(self) -> None:
         """Remove the box. Nothing is opened after this."""
         self._is_closed = True
+        if self._idle is not None:
+            self._idle.cancel()
         await to_completion(self._close())
 
     async def _close(self) -> None:
         async with self._lock:
             self._box = None
-            try:
-                await self._stack.aclose()
-            except SandboxError as error:
-                log.warning("the box could not be removed and is left to the reaper: %s", error)
+            await self._leave()
+        if self._giving_back is not None:
+            await asyncio.wait({self._giving_back})
 
 
-def _with_loss(result: Result, cause: str) -> Result:
+def _with_notice(result: Result, gone: _Gone) -> Result:
     """The result, with what the loop has to know about its new box."""
-    notice = (
-        f"the sandbox was lost ({cause}) and a new one was opened on the same worktree: "
-        f"processes, /tmp and the working directory are gone, files in {MOUNT} are intact"
-    )
     content: Any = result.content
     if isinstance(content, str):
-        content = results.with_notices(content, [notice])
+        content = results.with_notices(content, [gone.notice])
     else:
-        content = [*content, {"type": "text", "text": f"[{notice}]"}]
-    details = {**(result.details or {}), "sandbox_lost": cause}
-    return replace(result, content=content, details=details)
+        content = [*content, {"type": "text", "text": f"[{gone.notice}]"}]
+    key = "sandbox_lost" if gone.is_lost else "sandbox_given_back"
+    return replace(result, content=content, details={**(result.details or {}), key: gone.cause})
 
 
 def _roots(spec: LoopSpec) -> tuple[str, ...]:
@@ -389,6 +493,7 @@ class Controller:
         self.settings = settings if settings is not None else Settings.load()
         self.catalog = catalog if catalog is not None else load(self.settings.config_file)
         self._opener = opener
+        self._host: Host | None = None
         self._progress = progress
         self._open: set[str] = set()
         self._stack = AsyncExitStack()
@@ -398,6 +503,7 @@ class Controller:
 
         Raises:
             EngineUnavailable: nothing answers, or what answers can't be used.
+            UnsafeRuntime: what answers is not as safe as the catalog's policy demands.
         """
         if self._opener is None:
             async with AsyncExitStack() as stack:
@@ -410,6 +516,8 @@ class Controller:
 
     async def _connect(self, stack: AsyncExitStack) -> Opener:
         engine = await stack.enter_async_context(await Engine.connect(self.settings))
+        policy = self.catalog.controller
+        gate.judge_engine(policy, engine.facts).check()
         state = self.settings.state_directory
         try:
             identity = stack.enter_context(Identity.claim(state))
@@ -418,8 +526,13 @@ class Controller:
                 f"state directory: {state} can't be used ({error.strerror}); "
                 "set EXECUTOR_STATE_DIR to one that can be written"
             ) from error
+        if (fault := address_fault(self.settings)) is not None:
+            # It was connected to all the same: somebody has allowed it by name.
+            told = {"option": OVERRIDE, "reason": fault, "controller": identity.id}
+            await asyncio.to_thread(AuditLog(state).append, "override", **told)
         await stack.enter_async_context(_swept(engine, state, identity))
-        return functools.partial(open_box, Host(engine, identity, self._progress))
+        self._host = Host(engine, identity, self._progress, policy)
+        return functools.partial(open_box, self._host)
 
     @contextlib.asynccontextmanager
     async def open(self, spec: LoopSpec) -> AsyncIterator[Loop]:
@@ -430,6 +543,7 @@ class Controller:
 
         Raises:
             ConfigError: the specification is wrong; holds every fault.
+            NotReturned: at the end, with quota `loop-ext4`: not all came back.
             SandboxError: no box could be had.
         """
         if self._opener is None:
@@ -440,11 +554,23 @@ class Controller:
             raise ConfigError(f"exec_id: a loop {exec_id!r} is open; give another name")
         self._open.add(exec_id)
         try:
-            loop = Loop(spec.with_exec_id(exec_id), self.catalog, self._opener)
-            async with loop._opened():
-                yield loop
+            spec = spec.with_exec_id(exec_id)
+            async with self._boxes(spec) as opener:
+                loop = Loop(spec, self.catalog, opener)
+                async with loop._opened():
+                    yield loop
         finally:
             self._open.discard(exec_id)
+
+    @contextlib.asynccontextmanager
+    async def _boxes(self, spec: LoopSpec) -> AsyncIterator[Opener]:
+        """Opens the loop's boxes, over what lasts from the first of them to the last."""
+        assert self._opener is not None, "the controller is open"
+        if self._host is None:
+            yield self._opener
+            return
+        async with loop_quota(self._host, spec) as quota:
+            yield functools.partial(open_box, replace(self._host, quota=quota))
 
     def _check(self, spec: LoopSpec) -> None:
         faults = [*spec.faults(), *self.catalog.faults(spec)]
@@ -462,10 +588,10 @@ async def _swept(engine: Engine, state: Path, identity: Identity) -> AsyncIterat
         try:
             reaped = await reap(engine, state, identity)
         except EngineError as error:
-            log.warning("left-overs could not be looked for: %s", error)
+            log.warning("left-overs could not be looked for: %s", one_line(str(error)))
             return
         for failure in reaped.failures:
-            log.warning("left over: %s", failure)
+            log.warning("left over: %s", one_line(failure))
 
     async def again() -> None:
         while True:

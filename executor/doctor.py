@@ -14,24 +14,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from executor.catalog import Policy
 from executor.errors import EngineError, EngineUnavailable
+from executor.sandbox import ext4, gate, podman
 from executor.sandbox.engine import Engine, address_fault
 from executor.sandbox.facts import EngineFacts, Version, parse_version
 from executor.sandbox.images import list_built
+from executor.sandbox.ownership import REMAPPED
 from executor.sandbox.rootfs import bootstrapper
 from executor.settings import ImageSource, Settings
 
 Level = Literal["ok", "warning", "fault"]
 
-ENGINE_FLOOR: Version = (29, 5, 1)
-ENGINE_CVES = "CVE-2026-6406, CVE-2026-41567, CVE-2026-42306"
-RUNC_FLOORS: tuple[Version, ...] = ((1, 2, 8), (1, 3, 3), (1, 4, 0))
-"""The first release of each line with the repairs; a newer line has them all."""
-RUNC_CVES = "CVE-2025-31133, CVE-2025-52565, CVE-2025-52881"
-RUNC_ESCAPE_FLOOR: Version = (1, 1, 12)
-RUNC_ESCAPE = "CVE-2024-21626"
-_UNPATCHED_CANDIDATES = frozenset({"1.4.0-rc.1", "1.4.0-rc.2"})
+NO_DEMANDS = Policy()
 _OPENAT2: Version = (5, 6)
+_IGNORED = {
+    "ReadOnlyForceRecursive": "what is mounted below a read-only mount could be written; "
+    "nothing is, as far as boxes are made by this program",
+    "CreateMountpoint": "a source that is missing is an error all the same",
+}
+"""Option of a mount → what its absence means."""
 _IMAGE_BYTES = 2 << 30
 _LEAST_BYTES = 256 << 20
 
@@ -53,15 +55,22 @@ class Finding:
     mend: str = ""
 
 
-async def examine(settings: Settings) -> list[Finding]:
-    """Everything that can be found out without starting a box."""
-    findings = [_python(), *_directories(settings)]
+async def examine(
+    settings: Settings, policy: Policy = NO_DEMANDS, runtime: str | None = None
+) -> list[Finding]:
+    """Everything that can be found out without starting a box.
+
+    Args:
+        policy: what the configuration demands of the engine.
+        runtime: what loops are configured to run with; None = nothing is said.
+    """
+    findings = [_python(), *_directories(settings), *_quota(settings)]
     try:
         engine = await Engine.connect(settings)
     except EngineUnavailable as error:
         return [*findings, Finding("engine", "fault", str(error), "see the sentence before")]
     async with engine:
-        findings += judge(engine.facts)
+        findings += judge(engine.facts, policy, runtime)
         if (fault := address_fault(settings)) is not None:
             findings.append(Finding("engine's address", "warning", fault, "see there"))
         findings += _disk(engine.facts)
@@ -72,16 +81,20 @@ async def examine(settings: Settings) -> list[Finding]:
 # ─── the engine, pure ───────────────────────────────────────────────────────────────
 
 
-def judge(facts: EngineFacts) -> list[Finding]:
-    """What follows from what the engine says about itself."""
+def judge(
+    facts: EngineFacts, policy: Policy = NO_DEMANDS, runtime: str | None = None
+) -> list[Finding]:
+    """What follows from what the engine says about itself, and from the policy."""
     return [
         _engine_version(facts),
-        _runtime_version(facts),
+        _runtime(facts, gate.choose_runtime(policy, facts, runtime)),
         _limits(facts),
         _seccomp(facts),
         _confinement(facts),
+        *_policy(facts, policy, runtime),
         *_users(facts),
         _mount_options(facts),
+        *_podman(facts),
         _kernel(facts),
         *_place(facts),
         *(Finding("engine's own warning", "warning", line) for line in facts.warnings),
@@ -91,62 +104,45 @@ def judge(facts: EngineFacts) -> list[Finding]:
 def _engine_version(facts: EngineFacts) -> Finding:
     api = ".".join(map(str, facts.api_version))
     text = f"{facts.name} {facts.version}, API {api}, at {facts.address}"
-    if facts.name == "docker" and parse_version(facts.version) < ENGINE_FLOOR:
-        floor = ".".join(map(str, ENGINE_FLOOR))
-        return Finding(
-            "engine",
-            "warning",
-            f"{text}: older than {floor}, so it may have {ENGINE_CVES}; distributions repair "
-            "faults under old version numbers",
-            "look up the CVEs at your distribution, or upgrade the engine",
-        )
-    return Finding("engine", "ok", text)
+    return _by_version("engine", text, gate.engine_weakness(facts))
 
 
-def _runtime_version(facts: EngineFacts) -> Finding:
-    name, version = facts.oci_runtime or "unknown", facts.oci_version or "of unknown version"
-    text = f"{name} {version}; available: {', '.join(facts.runtimes) or 'unknown'}"
-    faults = runc_faults(facts.oci_version) if facts.oci_runtime == "runc" else ""
-    if not faults:
-        return Finding("runtime", "ok", text)
-    return Finding(
-        "runtime",
-        "warning",
-        f"{text}: this version may have {faults}; distributions repair faults under old "
-        "version numbers",
-        "look up the CVEs at your distribution, or upgrade runc to 1.2.8, 1.3.3, 1.4.0 or newer",
-    )
+def _runtime(facts: EngineFacts, runtime: str) -> Finding:
+    name = facts.program_of(runtime) or facts.oci_runtime or "unknown"
+    kernel = "a kernel of its own" if facts.has_own_kernel(runtime) else "the machine's kernel"
+    others = ", ".join(facts.runtimes) or "unknown"
+    version = facts.version_of(runtime) or "of unknown version"
+    text = f"{name} {version}, on {kernel}; available: {others}"
+    return _by_version("runtime", text, gate.runtime_weakness(facts, runtime))
 
 
-def runc_faults(version: str) -> str:
-    """The CVEs that a version of runc has, unless its distribution has repaired them."""
-    numbers = parse_version(version)
-    if not numbers:
-        return ""
-    if numbers < RUNC_ESCAPE_FLOOR:
-        return f"{RUNC_ESCAPE}, {RUNC_CVES}"
-    line = [floor for floor in RUNC_FLOORS if floor[:2] == numbers[:2]]
-    is_patched = numbers >= line[0] if line else numbers > RUNC_FLOORS[-1]
-    return "" if is_patched and version not in _UNPATCHED_CANDIDATES else RUNC_CVES
+def _by_version(name: str, text: str, weakness: str) -> Finding:
+    if not weakness:
+        return Finding(name, "ok", text)
+    fault, _, mend = weakness.partition(": ")
+    faults = fault.rpartition(" may have ")[2]
+    return Finding(name, "warning", f"{text}: this version may have {faults}", mend)
+
+
+def _policy(facts: EngineFacts, policy: Policy, runtime: str | None) -> Iterator[Finding]:
+    """What is refused only because the configuration says so."""
+    known = {*gate.seccomp_faults(facts), *gate.limit_faults(facts)}
+    chosen = gate.choose_runtime(policy, facts, runtime)
+    verdicts = (gate.judge_engine(policy, facts), gate.judge_runtime(policy, facts, chosen))
+    for text in dict.fromkeys(text for verdict in verdicts for text in verdict.refusals):
+        if text not in known:
+            fault, _, mend = text.rpartition(": ")
+            yield Finding("policy", "fault", fault, mend)
+    for name in verdicts[1].overrides:
+        text = f"controller.{name} is in use: tenants share the machine's kernel"
+        yield Finding("policy", "warning", text, "name a runtime with a kernel of its own")
 
 
 def _limits(facts: EngineFacts) -> Finding:
-    limits = {
-        "memory": facts.memory_limit,
-        "swap": facts.swap_limit,
-        "CPU": facts.cpu_limit,
-        "processes": facts.pids_limit,
-    }
-    missing = [name for name, enforced in limits.items() if not enforced]
     text = f"cgroup version {facts.cgroup_version}, driver {facts.cgroup_driver or 'unknown'}"
-    if not missing:
+    if not (missing := gate.missing_limits(facts)):
         return Finding("limits", "ok", f"{text}; memory, swap, CPU and processes are enforced")
-    if missing == ["swap"]:
-        mend = "boot with the kernel parameters cgroup_enable=memory swapaccount=1"
-    elif facts.rootless:
-        mend = "a rootless engine needs cgroup version 2 with delegation; or use a rootful engine"
-    else:
-        mend = "enable these controllers in the kernel, or use another machine"
+    mend = gate.limit_faults(facts)[0].rpartition(": ")[2]
     return Finding("limits", "fault", f"{text}; not enforced: {', '.join(missing)}", mend)
 
 
@@ -178,28 +174,47 @@ def _users(facts: EngineFacts) -> Iterator[Finding]:
         yield Finding(
             "users",
             "warning",
-            "the engine is rootless: inside, only uid 0 owns the files of the engine's user",
-            "give the worktree to the engine's user, and run with --uid 0",
+            "the engine is rootless: its own user is uid 0 of the boxes, and worktrees of "
+            "nobody else can be written in them",
+            "give worktrees to the engine's user",
+        )
+    elif facts.remapped_root is not None:
+        uid, gid = facts.remapped_root
+        yield Finding(
+            "users",
+            "warning",
+            f"the engine maps users: uid 0 of a box is {uid} outside, so only worktrees of the "
+            f"uids from {uid} to {uid + REMAPPED - 1} can be written in a box",
+            f"give worktrees to such a uid, for example with `chown -R {uid + 1000}:{gid + 1000}`",
         )
     elif facts.userns:
         yield Finding(
             "users",
             "warning",
-            "the engine maps uids: files written inside belong to other uids outside",
-            "give the worktree to the mapped uid",
+            "the engine maps users, and does not say to which; worktrees can't be opened",
+            "name the uid inside with --uid, or use an engine without userns-remap",
         )
 
 
 def _mount_options(facts: EngineFacts) -> Finding:
-    if facts.has_recursive_read_only:
+    """A9: what an engine drops is not asked of it, and said."""
+    ignored = [option for option in facts.ignored_options if option in _IGNORED]
+    if not ignored:
         return Finding("mounts", "ok", "recursive read-only mounts are enforced")
+    api = ".".join(map(str, facts.api_version))
+    effects = "; ".join(f"{option} ({_IGNORED[option]})" for option in ignored)
     return Finding(
         "mounts",
         "warning",
-        "this engine drops ReadOnlyForceRecursive: what is mounted below a read-only mount "
-        "could be written (nothing is, as far as boxes are made by this program)",
+        f"API {api} of {facts.name} does not know, and boxes go without: {effects}",
         "upgrade to Docker 25 or newer",
     )
+
+
+def _podman(facts: EngineFacts) -> Iterator[Finding]:
+    if weaknesses := podman.weaknesses(facts):
+        text = "boxes are weaker than on Docker: " + "; ".join(weaknesses)
+        yield Finding("podman", "warning", text, "use Docker where one of these matters")
 
 
 def _kernel(facts: EngineFacts) -> Finding:
@@ -244,6 +259,16 @@ def _directories(settings: Settings) -> Iterator[Finding]:
         yield Finding("state directory", "fault", f"{directory}: {error.strerror}", mend)
         return
     yield Finding("state directory", "ok", str(directory))
+
+
+def _quota(settings: Settings) -> Iterator[Finding]:
+    """Whether a worktree can have a hard limit, and what was kept of those that had."""
+    faults = ext4.faults()
+    hard = f"loop-ext4 (hard) can't be had: {'; '.join(faults)}" if faults else "loop-ext4 (hard)"
+    yield Finding("worktree quota", "ok", f"watch (soft); {hard}")
+    if images := sorted((settings.state_directory / "kept").glob("*.ext4")):
+        text = f"{len(images)} worktrees were not brought back when their loops ended"
+        yield Finding("kept worktrees", "warning", text, ext4.how_to_mount(images[0]))
 
 
 def _disk(facts: EngineFacts) -> Iterator[Finding]:

@@ -12,6 +12,8 @@ ExecutorError
     │   └── ImageNotFound       the image is neither here nor to be had
     ├── SandboxUnavailable      no box could be started
     ├── AgentLost               the box ended or no longer answers
+    ├── QuotaExceeded           the loop added too much to its worktree
+    ├── NotReturned             the loop's changes are kept elsewhere than in its worktree
     └── ProtocolError           the agent sent what no agent of ours sends
 """
 
@@ -136,6 +138,16 @@ class AgentLost(SandboxError):
     """The box ended, or its agent no longer answers. Processes and `/tmp` are gone."""
 
     code = Code.SANDBOX_LOST
+
+
+class QuotaExceeded(SandboxError):
+    """The loop added more to its worktree than it may; its box is ended, the files stay."""
+
+    code = Code.NO_SPACE
+
+
+class NotReturned(SandboxError):
+    """A loop is over and not all of its changes are in its worktree. They are kept."""
 
 
 class ProtocolError(SandboxError):

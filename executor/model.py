@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from executor.errors import Code, ConfigError
+from executor.text import json_line
 
 Block: TypeAlias = dict[str, Any]
 """One Anthropic `tool_result` content block."""
@@ -79,17 +79,9 @@ class Result:
         """The result as one line of JSON, without the line's end."""
         fields = {name: getattr(self, name) for name in self.__slots__}
         fields["duration_ms"] = round(self.duration_ms, 3)
-        line = json.dumps(fields, ensure_ascii=False)
-        # Names that are no UTF-8 hold lone surrogates: as escapes they survive the way.
-        return line if _is_encodable(line) else json.dumps(fields)
-
-
-def _is_encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+        # Names that are no UTF-8 hold lone surrogates: as escapes they survive the way, and
+        # so does what a terminal would obey.
+        return json_line(fields)
 
 
 # ─── events of `Loop.stream` ────────────────────────────────────────────────────────
@@ -193,7 +185,8 @@ class Limits:
         disk_bytes: bytes that the loop may add to its worktree (see `LoopSpec.quota`).
         disk_files: files and directories that it may add.
         idle_seconds: seconds without a call after which the box is given back; the next
-            call opens a new one. None = never.
+            call opens a new one. A call counts for as long as it runs; what it left running
+            in the background does not, and ends with the box. None = never.
     """
 
     memory: int | str = "4g"

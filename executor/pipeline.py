@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import time
+import traceback
 from collections.abc import Callable, Collection
 from typing import TypeAlias
 
@@ -13,9 +14,13 @@ from executor.errors import Code, SandboxError, ToolError
 from executor.model import Call, Event, Result
 from executor.permissions import Mode, Verdict, decide
 from executor.scheduling import Order
+from executor.text import one_line
 from executor.tool import Arguments, Context, Registry, Surroundings, Tool
 
 Emit: TypeAlias = Callable[[Event], None]
+
+MAX_TRACE = 10_000
+"""Characters of a traceback in the log."""
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +92,9 @@ class Pipeline:
             details = error.details if isinstance(error, ToolError) else None
             return results.refusal(call, error.code, str(error), _since(started), details)
         except Exception as error:
-            log.exception("call %r of tool %r failed", call.id, call.name)
+            # On one line, and shown escaped: the exception may hold text of the box.
+            trace = one_line("".join(traceback.format_exception(error)), MAX_TRACE)
+            log.error("call %r of tool %r failed: %s", call.id, call.name, trace)
             message = f"The tool failed inside the executor ({type(error).__name__})."
             return results.refusal(call, Code.INTERNAL, message, _since(started))
         return results.result_of(call, outcome, _since(started))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -16,6 +17,7 @@ _SCHEMES = ("unix://", "tcp://", "http://", "https://")
 _IMAGE_REFERENCE = "debian:{release}-slim"
 _REGISTRY_TIMEOUT = 8.0
 _LONGEST = 600.0
+_TERMINAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 _BASES = {"STATE": ".local/state", "CONFIG": ".config"}
 
 
@@ -43,6 +45,7 @@ class Settings:
         image_source: where the images' root file system comes from.
         image_reference: the image that a registry is asked for; `{release}` is replaced.
         registry_timeout: seconds that a registry has to give its first answer.
+        terminal: kind of the person's terminal; empty where there is none.
     """
 
     docker_host: str | None = None
@@ -56,6 +59,7 @@ class Settings:
     image_source: ImageSource = ImageSource.AUTO
     image_reference: str = _IMAGE_REFERENCE
     registry_timeout: float = _REGISTRY_TIMEOUT
+    terminal: str = ""
 
     @classmethod
     def load(cls, environment: Mapping[str, str] | None = None) -> Settings:
@@ -78,6 +82,7 @@ class Settings:
             image_source=reader.image_source("EXECUTOR_IMAGE_SOURCE"),
             image_reference=reader.text("EXECUTOR_IMAGE_REFERENCE") or _IMAGE_REFERENCE,
             registry_timeout=reader.seconds("EXECUTOR_REGISTRY_TIMEOUT", _REGISTRY_TIMEOUT),
+            terminal=reader.terminal("TERM"),
         )
         if reader.faults:
             raise ConfigError(reader.faults)
@@ -93,6 +98,11 @@ class _Reader:
 
     def text(self, name: str) -> str:
         return self._environment.get(name, "").strip()
+
+    def terminal(self, name: str) -> str:
+        """The name of a kind of terminal; one that no terminal has counts as none."""
+        text = self.text(name)
+        return text if _TERMINAL.fullmatch(text) else ""
 
     def path(self, name: str) -> Path | None:
         text = self.text(name)

@@ -169,6 +169,7 @@ class Surroundings:
         toolset: the catalog's entry of its toolset.
         roots: paths of the worktree on the host, as a host's prompt may name them.
         box: runs the operations.
+        seccomp: profile of system calls of its box.
     """
 
     exec_id: str
@@ -178,6 +179,7 @@ class Surroundings:
     toolset: ToolsetEntry
     roots: tuple[str, ...]
     box: Box
+    seccomp: str = "standard"
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,15 +18,38 @@ from executor.settings import Settings
 from tests.driver import Box, LoopThread
 from tests.local_box import open_local_box
 
-pytest_plugins = ["tests.statements"]
+pytest_plugins = ["tests.statements", "tests.fuzzing"]
 
+RUNTIME: list[str] = []
+"""The engine's runtime for boxes of tests that name none: `--runtime`."""
 UID = 1000
 LIMITS = Limits(memory="512m", cpus=2, pids=128)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds `--runtime NAME`, which runs every test of a box over that runtime."""
+    parser.addoption("--runtime", help="the engine's runtime for boxes, e.g. runsc")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Takes the option up."""
+    config.addinivalue_line("markers", "runc_only(reason): can't hold with `--runtime runsc`")
+    RUNTIME[:] = [name for name in (config.getoption("--runtime"),) if name]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What gVisor does in another way is skipped aloud; `sandbox/test_runsc.py` has its own."""
+    for item in items:
+        marker = item.get_closest_marker("runc_only")
+        if marker is not None and RUNTIME and RUNTIME[0].startswith("runsc"):
+            item.add_marker(pytest.mark.skip(reason=marker.args[0]))
 
 
 @asynccontextmanager
 async def open_docker_box(spec: LoopSpec, state: Path) -> AsyncIterator[Sandbox]:
     """A box of its own engine connection and identity."""
+    if RUNTIME and spec.runtime is None:
+        spec = replace(spec, runtime=RUNTIME[0])
     engine = await Engine.connect(Settings.load())
     async with engine:
         with Identity.claim(state) as identity:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Coroutine
+import time
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,14 @@ T = TypeVar("T")
 
 ARGUMENTS = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '"
 """Shell words that list the arguments of every process; a bare machine has no `ps`."""
+
+
+def wait_until(is_so: Callable[[], bool], seconds: float = 60, what: str = "it") -> None:
+    """Until something is so that nothing tells of."""
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline, f"{what} did not come about within {seconds:g} s"
+        time.sleep(0.02)
 
 
 class LoopThread:

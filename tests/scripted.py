@@ -17,6 +17,16 @@ Say: TypeAlias = Callable[[dict[str, Any]], tuple[Any, bytes]]
 """The arguments of a call → what is said for its `ok`, and the data before it."""
 
 
+class Deaf:
+    """A far end that takes everything and says nothing."""
+
+    def write(self, data: bytes) -> None:
+        """Take what the host sends."""
+
+    def close(self) -> None:
+        """The stream ends; there is no process that would have to."""
+
+
 class Agent:
     """The far end of a connection. Pings are echoed, all else is the script's."""
 

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from executor.controller import Controller, OpenBox
+from executor.controller import Controller, OpenBox, Opener
 from executor.errors import Code, ConfigError, ProtocolError, SandboxUnavailable
-from executor.model import Call, Limits, LoopSpec, Result
-from tests.conftest import make_worktree
+from executor.model import Call, LaneLost, LaneOpened, Limits, LoopSpec, Result
+from tests.conftest import LIMITS, make_worktree
 from tests.driver import ARGUMENTS, LoopThread
-from tests.loops import Work, open_work, opener
+from tests.loops import Work, noted, open_work, opener
 from tests.scripted import open_scripted_box
 
 
@@ -71,6 +72,138 @@ def test_a_call_in_flight_ends_when_the_box_is_lost(work: Work) -> None:
     assert (result.code, result.is_error) == (Code.SANDBOX_LOST, True)
     assert "ended from outside" in str(result.content)
     assert work.call("run_command", command="cat mark").code is None
+
+
+def test_a_loss_is_told_once_and_to_the_call_that_has_the_new_box(tmp_path: Path) -> None:
+    """A call that finds no engine does not use up the notice; one after the next has none."""
+    inner = opener("local", tmp_path)
+    is_there = [True]
+
+    @asynccontextmanager
+    async def sometimes(spec: LoopSpec) -> AsyncIterator[OpenBox]:
+        if not is_there[0]:
+            raise SandboxUnavailable("no engine today")
+        async with inner(spec) as box:
+            yield box
+
+    with open_loop(tmp_path, sometimes) as work:
+        lose_box(work)
+        is_there[0] = False
+        refused = work.call("run_command", command="true")
+        assert (refused.code, refused.content) == (Code.SANDBOX_UNAVAILABLE, "no engine today")
+        is_there[0] = True
+        assert "ended from outside" in str(work.call("run_command", command="true").content)
+        assert work.call("run_command", command="echo").content == "\n"
+
+
+@contextmanager
+def open_loop(directory: Path, inner: Opener, limits: Limits = LIMITS) -> Iterator[Work]:
+    """A loop whose boxes this opener opens."""
+    root, opened = make_worktree(directory / "worktree"), list[OpenBox]()
+    with LoopThread() as thread:
+        controller = thread.enter(Controller(opener=noted(opened, inner)))
+        loop = thread.enter(controller.open(LoopSpec(worktree=root, limits=limits)))
+        yield Work(thread, loop, root, "local", opened)
+
+
+# ─── a box that nobody uses ─────────────────────────────────────────────────────────
+
+IDLE = 0.3
+GIVEN_BACK = "the box was given back after 0.3 s without a call"
+
+
+class Watched:
+    """Opens boxes, and says when one has been given back.
+
+    Attributes:
+        closed: set when the last box that was opened is closed.
+    """
+
+    def __init__(self, inner: Opener) -> None:
+        self._inner = inner
+        self.closed = threading.Event()
+        self.leave = asyncio.Event()
+        self.leave.set()
+
+    @asynccontextmanager
+    async def open(self, spec: LoopSpec) -> AsyncIterator[OpenBox]:
+        """A box; closing it takes until `leave` is set."""
+        async with self._inner(spec) as box:
+            self.closed.clear()
+            yield box
+            self.closed.set()
+            await self.leave.wait()
+
+
+def test_an_idle_box_is_given_back_and_the_next_call_is_told(tmp_path: Path) -> None:
+    """Statement M6: opened and never used, it goes by itself; a call opens a new one, which
+    begins at the root and says why; events tell of both, with a cause that is no error."""
+    watched = Watched(opener("local", tmp_path))
+    with open_loop(tmp_path, watched.open, Limits(idle_seconds=IDLE)) as work:
+        assert watched.closed.wait(20)
+        work.call("run_command", command="mkdir -p d && cd d && echo kept > f")
+        assert watched.closed.wait(20)
+        events = work.events(("run_command", {"command": "pwd; cat d/f"}))
+        result = events[-1].result  # type: ignore[union-attr]
+        assert result.content == (
+            f"{work.root}\nkept\n[the sandbox is a new one ({GIVEN_BACK}): processes, /tmp and "
+            "the working directory are gone, files in /workspace are intact]"
+        )
+        assert (result.is_error, result.details) == (False, {"sandbox_given_back": GIVEN_BACK})
+        lanes = [event for event in events if isinstance(event, LaneLost | LaneOpened)]
+        kinds = [type(event).__name__ for event in lanes]
+        assert kinds == ["LaneOpened", *["LaneLost", "LaneOpened"] * 2]
+        assert {event.cause for event in lanes if isinstance(event, LaneLost)} == {GIVEN_BACK}
+        assert len(work.opened) == 3
+    assert [box.error is not None for box in work.opened] == [True] * 3
+
+
+def test_a_call_counts_as_use_for_as_long_as_it_runs(tmp_path: Path) -> None:
+    """Statement M7: a command longer than the idle time keeps its box, and the time begins
+    anew at its end; one of two that ends earlier takes nothing from the other."""
+    watched = Watched(opener("local", tmp_path))
+    with open_loop(tmp_path, watched.open, Limits(idle_seconds=IDLE)) as work:
+        sleep = asyncio.run_coroutine_threadsafe(
+            work.loop.execute(Call("s", "run_command", {"command": "sleep 1.2; echo done"})),
+            work.thread.loop,
+        )
+        short = work.call("run_command", command="true")
+        result = sleep.result(20)
+        assert (result.content, result.details, short.details) == ("done\n", None, None)
+        assert len(work.opened) == 1
+        assert watched.closed.wait(20)
+
+
+def test_a_call_that_comes_while_a_box_is_given_back_waits_for_a_new_one(tmp_path: Path) -> None:
+    """Statement M6: nothing is sent to a box that is being removed."""
+    watched = Watched(opener("local", tmp_path))
+    with open_loop(tmp_path, watched.open, Limits(idle_seconds=IDLE)) as work:
+        work.thread.loop.call_soon_threadsafe(watched.leave.clear)
+        assert watched.closed.wait(20)
+        call = Call("1", "run_command", {"command": "echo hi"})
+        future = asyncio.run_coroutine_threadsafe(work.loop.execute(call), work.thread.loop)
+        with pytest.raises(TimeoutError):
+            future.result(0.2)
+        work.thread.loop.call_soon_threadsafe(watched.leave.set)
+        assert str(future.result(20).content).startswith("hi\n[the sandbox is a new one")
+        assert len(work.opened) == 2
+
+
+def test_closing_a_loop_while_its_box_is_given_back_waits_for_that(tmp_path: Path) -> None:
+    """Statement M6: the end of the loop and the end of its idle box do not get in each
+    other's way."""
+    watched = Watched(opener("local", tmp_path))
+    with open_loop(tmp_path, watched.open, Limits(idle_seconds=IDLE)) as work:
+        work.thread.loop.call_soon_threadsafe(watched.leave.clear)
+        assert watched.closed.wait(20)
+        work.thread.loop.call_later(0.2, watched.leave.set)
+    assert [box.error is not None for box in work.opened] == [True]
+
+
+def test_without_an_idle_time_a_box_is_kept(work: Work) -> None:
+    """Nothing is given back unless it was asked for: there is not even a timer."""
+    work.call("run_command", command="true")
+    assert (work.loop._seat._idle, len(work.opened)) == (None, 1)
 
 
 def test_what_was_read_is_known_after_a_loss(work: Work) -> None:
@@ -175,14 +308,17 @@ def test_leaving_a_stream_early_cancels_its_calls(work: Work) -> None:
 @pytest.mark.parametrize("kind", ["local", "docker"])
 def test_a_loop_ends_in_time(kind: str, tmp_path: Path) -> None:
     """A command is ended when the loop's time is over, and later calls are answered so."""
-    with open_work(kind, tmp_path, Limits(memory="256m", max_seconds=2)) as work:
+    # The opening of the box is in the loop's time.
+    seconds = 2 if kind == "local" else 8
+    with open_work(kind, tmp_path, Limits(memory="256m", max_seconds=seconds)) as work:
         began = time.monotonic()
         result = work.call("run_command", command="echo begun; sleep 100")
-        assert (result.code, time.monotonic() - began < 8) == (Code.TIMEOUT, True)
+        assert (result.code, time.monotonic() - began < seconds + 6) == (Code.TIMEOUT, True)
         assert str(result.content).endswith("ms\nbegun\n[the loop's time is over]")
         later = work.call("read_file", path="x")
         assert later.code is Code.TIMEOUT
-        assert later.content == "The loop's time of 2 s is over; no more calls are run."
+        over = f"The loop's time of {seconds} s is over; no more calls are run."
+        assert later.content == over
 
 
 @pytest.mark.parametrize("kind", ["docker"])

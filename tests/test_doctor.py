@@ -8,20 +8,27 @@ from typing import Any
 
 import pytest
 
-from executor.doctor import Finding, examine, is_able, judge, runc_faults
+from executor.catalog import Policy
+from executor.doctor import Finding, examine, is_able, judge
 from executor.sandbox.facts import parse_facts
 from executor.settings import Settings
 from tests.sandbox import engines
 
 
-def levels(replies: tuple[dict[str, Any], dict[str, Any]], **changes: Any) -> dict[str, str]:
+def levels(
+    replies: tuple[dict[str, Any], dict[str, Any]],
+    policy: Policy = Policy(),  # noqa: B008
+    runtime: str | None = None,
+    **changes: Any,
+) -> dict[str, str]:
     """Name → level of what is found about an engine, without what is well."""
     version, info = replies
-    findings = judge(parse_facts("unix:///s", version, info | changes))
+    findings = judge(parse_facts("unix:///s", version, info | changes), policy, runtime)
     return {finding.name: finding.level for finding in findings if finding.level != "ok"}
 
 
 OLD = {"engine": "warning", "runtime": "warning"}
+PODMAN = {"mounts": "warning", "podman": "warning"}
 UNCONFINED = {"mandatory access control": "warning"}
 
 
@@ -30,7 +37,7 @@ UNCONFINED = {"mandatory access control": "warning"}
     [
         (engines.DOCKER_20, {}, OLD | UNCONFINED | {"mounts": "warning"}),
         (engines.DOCKER_26, {}, OLD | UNCONFINED),
-        (engines.PODMAN_4, {}, {"runtime": "warning", "mounts": "warning"} | UNCONFINED),
+        (engines.PODMAN_4, {}, {"runtime": "warning"} | PODMAN | UNCONFINED),
         (
             engines.ROOTLESS,
             {},
@@ -44,6 +51,10 @@ UNCONFINED = {"mandatory access control": "warning"}
         (engines.DOCKER_26, {"PidsLimit": False}, OLD | UNCONFINED | {"limits": "fault"}),
         (engines.DOCKER_26, {"SecurityOptions": []}, OLD | UNCONFINED | {"seccomp": "fault"}),
         (engines.DOCKER_26, {"KernelVersion": "5.4.0"}, OLD | UNCONFINED | {"kernel": "warning"}),
+        (engines.DOCKER_28, {}, {"engine": "warning"}),
+        (engines.DOCKER_29, {}, {}),
+        (engines.ROOTLESS_DELEGATED, {}, {"engine": "warning", "users": "warning"} | UNCONFINED),
+        (engines.PODMAN_5, {}, PODMAN),
     ],
 )
 def test_engines(
@@ -71,41 +82,56 @@ def test_warning_names_the_faults_and_the_floor() -> None:
     finding = judge(parse_facts("unix:///s", *engines.DOCKER_20))[0]
 
     assert "CVE-2026-41567" in finding.text
-    assert "29.5.1" in finding.text
-    assert finding.mend
+    assert "29.5.1" in finding.mend
+
+
+def test_what_an_engine_ignores_is_named() -> None:
+    """A9: options that the API drops are named, with what their absence means."""
+    found = {f.name: f for f in judge(parse_facts("unix:///s", *engines.DOCKER_20))}
+    assert "ReadOnlyForceRecursive" in found["mounts"].text
+    assert "CreateMountpoint" in found["mounts"].text
+    assert "API 1.41" in found["mounts"].text
+    found = {f.name: f for f in judge(parse_facts("unix:///s", *engines.DOCKER_26))}
+    assert found["mounts"].level == "ok"
+
+
+def test_the_mapped_users_are_named() -> None:
+    """Where users are remapped, the uids that fit and the command that helps are said."""
+    found = {f.name: f for f in judge(parse_facts("unix:///s", *engines.REMAPPED_20))}
+    assert "from 100000 to 165535" in found["users"].text
+    assert "chown -R 101000:101000" in found["users"].mend
 
 
 @pytest.mark.parametrize(
-    ("version", "is_faulty"),
+    ("replies", "policy", "runtime", "level"),
     [
-        ("1.1.5", True),
-        ("1.1.15", True),
-        ("1.2.7", True),
-        ("1.2.8", False),
-        ("1.3.2", True),
-        ("1.3.3", False),
-        ("1.4.0-rc.1", True),
-        ("1.4.0-rc.3", False),
-        ("1.4.0", False),
-        ("1.5.0", False),
-        ("", False),
+        (engines.DOCKER_29, Policy(require_patched_engine=True), None, None),
+        (engines.DOCKER_28, Policy(require_patched_engine=True), None, "fault"),
+        (engines.DOCKER_28, Policy(require_access_control=True), None, None),
+        (engines.DOCKER_26, Policy(require_access_control=True), None, "fault"),
+        (engines.DOCKER_26, Policy(apparmor_profile="p"), None, "fault"),
+        (engines.DOCKER_26, Policy(tenancy="multi"), None, "fault"),
+        (engines.DOCKER_26, Policy(tenancy="multi", allow_shared_kernel=True), None, "warning"),
+        (engines.GVISOR_20, Policy(tenancy="multi"), None, None),
+        (engines.GVISOR_20, Policy(tenancy="multi"), "runc", "fault"),
+        (engines.DOCKER_26, Policy(), "runc", None),
     ],
 )
-def test_versions_of_runc(version: str, is_faulty: bool) -> None:
-    """A2: every line of runc has its own patched release; an unknown version says nothing."""
-    assert bool(runc_faults(version)) is is_faulty
-
-
-def test_very_old_runc_has_the_escape_by_working_directory() -> None:
-    """A2: below 1.1.12 the escape through a leaked descriptor is named, too."""
-    assert "CVE-2024-21626" in runc_faults("1.1.5")
-    assert "CVE-2024-21626" not in runc_faults("1.1.12")
+def test_what_the_policy_refuses_is_found(
+    replies: tuple[dict[str, Any], dict[str, Any]],
+    policy: Policy,
+    runtime: str | None,
+    level: str | None,
+) -> None:
+    """A1, A3, A4: doctor says beforehand what a controller would refuse."""
+    assert levels(replies, policy, runtime).get("policy") == level
 
 
 def test_every_finding_that_is_not_well_says_what_to_do() -> None:
     """No warning of ours and no fault is without its mend."""
-    for replies in (engines.DOCKER_20, engines.ROOTLESS, engines.REMAPPED):
-        for finding in judge(parse_facts("tcp://engine:2376", *replies)):
+    strict = Policy("multi", require_patched_engine=True, require_access_control=True)
+    for replies in engines.ALL.values():
+        for finding in judge(parse_facts("tcp://engine:2376", *replies), strict):
             is_ours = finding.name != "engine's own warning"
             assert finding.mend or finding.level == "ok" or not is_ours, finding
 

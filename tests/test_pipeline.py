@@ -274,12 +274,17 @@ ANSWERS: dict[str, tuple[str, dict[str, Any], dict[str, Any], bytes]] = {
         {**READ, "lines": 0, "total_lines": 0, "clipped": []},
         b"",
     ),
-    "read raw": ("read_file", {"path": "a", "encoding": "base64"}, READ, b"ab"),
+    "read raw": (
+        "read_file",
+        {"path": "a", "encoding": "base64"},
+        {"size": 2, "modified": READ["modified"], "hash": "aa", "key": "k"},
+        b"ab",
+    ),
     "write": ("write_file", {"path": "a", "content": "abc"}, WRITTEN, b""),
     "edit": (
         "edit_file",
         {"path": "a", "old_string": "a", "new_string": "b"},
-        {**WRITTEN, "replacements": 1},
+        {"size": 3, "hash": "aa", "key": "k", "replacements": 1},
         b"",
     ),
     "list": (

@@ -1,4 +1,7 @@
-"""Process 1 of the box. The order of the first lines matters: see `bootstrap`."""
+"""Process 1 of the box; with `terminal`, a person's shell beside it.
+
+The order of the first lines matters: see `bootstrap`.
+"""
 
 import os
 import sys
@@ -18,7 +21,10 @@ from agent.bootstrap import bootstrap  # noqa: E402
 
 _streams = bootstrap()
 
-# E402: nothing else is loaded before the bootstrap.
-from agent.service import serve  # noqa: E402
+# Nothing else is loaded before the bootstrap.
+if sys.argv[1:] == ["terminal"]:
+    from agent.terminal import serve
+else:
+    from agent.service import serve
 
 serve(*_streams)

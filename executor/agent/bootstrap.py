@@ -1,16 +1,18 @@
 """What process 1 does before anything else, so that no command can reach into it."""
 
 import os
-from signal import SIG_DFL, SIG_IGN, SIGINT, SIGPIPE, signal
+import signal
 
 PR_SET_DUMPABLE = 4
+PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 
 
 def bootstrap() -> tuple[int, int]:
     """Close process 1 against its own children; give its private input and output.
 
-    1. SIGINT to its default: Python's handler would let `kill -INT 1` end the box.
+    1. Signals are ignored: Linux keeps them from process 1, gVisor delivers them all. Its
+       name is another than Python's, so that `pkill -9 python3` does not mean it either.
     2. Not dumpable: the same uid then can't open `/proc/1/fd`, `mem` or `environ`, nor
        trace it, nor a child of it between fork and exec.
     3. The stream moves to close-on-exec descriptors, `/dev/null` takes its place: no
@@ -19,12 +21,18 @@ def bootstrap() -> tuple[int, int]:
     Returns:
         The descriptors of the stream's input and output, non-blocking.
     """
-    signal(SIGINT, SIG_DFL)
+    if os.getpid() == 1:
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
+            signal.signal(number, signal.SIG_IGN)
+        prctl(PR_SET_NAME, b"executor")
+    else:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     prctl(PR_SET_DUMPABLE, 0)
     if os.getpid() != 1:
         # Orphans come to process 1; elsewhere (tests without a container) ask for it.
         prctl(PR_SET_CHILD_SUBREAPER, 1)
-    signal(SIGPIPE, SIG_IGN)  # a vanished host is an error return, not a signal
+    # A vanished host is an error return, not a signal.
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     source, sink = _moved(0), _moved(1)
     null = os.open("/dev/null", os.O_RDWR)
     os.dup2(null, 0)
@@ -34,7 +42,7 @@ def bootstrap() -> tuple[int, int]:
     return source, sink
 
 
-def prctl(option: int, value: int) -> None:
+def prctl(option: int, value: int | bytes) -> None:
     """`prctl(2)`; Python has no binding for it.
 
     Raises:

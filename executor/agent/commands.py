@@ -10,7 +10,7 @@ import stat
 import time
 from contextlib import suppress
 
-from . import counters, frame, processes
+from . import counters, frame, processes, sockets
 from .frame import encode
 from .operation import RUNTIME, Failure
 from .spool import Spool
@@ -55,6 +55,8 @@ def changes_directory(command: str) -> bool:
     return not _PLAIN.fullmatch(command) or _MOVES.search(command) is not None
 
 
+_REFUSED_FORK = re.compile(rb"fork\b.*Resource temporarily unavailable")
+"""What shells say at the process limit, where the kernel counts no refusals."""
 _WORDS = re.compile(r"[A-Za-z0-9_./+][A-Za-z0-9_./:,+@%-]*(?: +[A-Za-z0-9_./=:,+@%-]+)*")
 _SHELL_WORDS = frozenset(
     re.findall(
@@ -94,6 +96,18 @@ def find_program(name: str, path: str) -> str | None:
     return None
 
 
+def _real(directory: str) -> str:
+    """Where a directory is, without links. A `realpath` of a deep one takes seconds."""
+    try:
+        handle = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return directory
+    try:
+        return os.readlink(f"/proc/self/fd/{handle}")
+    finally:
+        os.close(handle)
+
+
 def _is_program(path: str) -> bool:
     return os.access(path, os.X_OK) and os.path.isfile(path)
 
@@ -116,6 +130,10 @@ class Commands:
         self.drains: list[int] = []
         self.memory_kills = counters.memory_kills()
         self.refused_forks = counters.refused_forks()
+        self.kills_for_sockets = 0
+        self.sockets: sockets.Watch | None = None
+        if processes.IS_INIT and "memory" in settings and sockets.are_told():
+            self.sockets = sockets.Watch(service, int(settings["memory"]), self._end_all)
         path = self.environment.get("PATH", os.defpath)
         self.shell = find_program("bash", path) or find_program("sh", path)
         if self.shell is not None:
@@ -142,16 +160,31 @@ class Commands:
             note = "the process limit was reached; background processes of earlier calls were ended"
             self.start(channel, arguments, body, note)
 
+    def kills(self) -> int:
+        """How often processes of the box were ended for memory."""
+        return self.memory_kills.read() + self.kills_for_sockets
+
+    def _end_all(self, why: str) -> None:
+        """Whose memory it is can't be told, so that no command goes on."""
+        self.kills_for_sockets += 1
+        for job in self.jobs.values():
+            job.notes.append(why)
+        processes.kill_all_but_guests()
+
     def _make_room(self) -> bool:
-        """End what earlier calls left running, if no other call is running."""
+        """End what earlier calls left running, if no other call is running.
+
+        A person's shell in the box is not theirs, so it stays.
+        """
         if self.service.calls or not processes.IS_INIT:
             return False
-        processes.send(-1, signal.SIGKILL)
-        # Zombies count too: they are gone once reaped, in a moment.
+        # Zombies count too: they are gone once reaped, in a moment. Where a signal to all is
+        # sent to one after the other (gVisor), some may fork in time.
         until = time.monotonic() + 1.0
         while time.monotonic() < until:
+            is_empty = processes.kill_all_but_guests()
             processes.reap()
-            if not processes.scan():
+            if is_empty:
                 return True
             select.select([], [], [], 0.005)
         return True
@@ -273,7 +306,7 @@ class Commands:
             return "is not a directory"
         if not os.access(directory, os.X_OK):
             return FORBIDDEN
-        real = os.path.realpath(directory)
+        real = _real(directory)
         if real != self.root and not real.startswith(self.root + "/"):
             return "leads out of the worktree"
         return ""
@@ -355,7 +388,7 @@ class Job:
             argv = self._direct_argv(command, environment) or self._shell_argv(command)
         else:
             argv = self._argv(arguments, body, environment)
-        self.kills_before = commands.memory_kills.read()
+        self.kills_before = commands.kills()
         self.refused_before = commands.refused_forks.read()
         began = processes.now_in_ticks()
         merge = bool(arguments["merge"])
@@ -373,6 +406,8 @@ class Job:
         self.service.children[pid] = self._on_exit
         self.service.calls[self.channel] = self
         commands.jobs[self.channel] = self
+        if commands.sockets is not None:
+            commands.sockets.soon()
         if arguments["timeout"] is not None:
             seconds = float(arguments["timeout"])
             self.timer = self.service.after(seconds, lambda: self.stop("timeout"))
@@ -522,7 +557,10 @@ class Job:
 
     def _on_exit(self, status: int) -> None:
         self.status = status
-        if self.ending is None:
+        if self.ending is None and status < 0:
+            # What it started may be what killed it, and would kill the next command as well.
+            self.stop("killed")
+        elif self.ending is None:
             self._finish()
         else:
             self.commands.sweep_after(COALESCE)
@@ -585,7 +623,7 @@ class Job:
         directory = self._said_directory() if self.cwd_file else None
         if directory is None:
             directory = self.commands.cwd
-            if self.cwd_file and self.ending is not None:
+            if self.cwd_file and self.ending in ("timeout", "cancel"):
                 self.notes.append(f"the working directory stays {directory}")
         self.commands.leave(directory, self.notes)
 
@@ -667,9 +705,11 @@ class Job:
         """Which limit of the box made the command fail, if one did."""
         if self.status == 0 and self.ending is None:
             return None
-        if self.commands.memory_kills.read() > self.kills_before:
+        if self.commands.kills() > self.kills_before:
             return "memory"
         if self.commands.refused_forks.read() > self.refused_before:
+            return "pids"
+        if not self.commands.refused_forks.is_there and any(map(_REFUSED_FORK.search, pieces)):
             return "pids"
         texts = (b"No space left on device", b"Disk quota exceeded")
         if self.status != 0 and any(text in piece for piece in pieces for text in texts):

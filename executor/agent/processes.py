@@ -19,9 +19,11 @@ IS_INIT = os.getpid() == 1
 MAX_FREEZES = 50
 """Times that everything is told to stop before what still runs is put up with."""
 
+_ENDS = (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED)
 _STILL = ("T", "t", "D")
 _TICKS = os.sysconf("SC_CLK_TCK")
-_RESET = [signal.SIGPIPE, signal.SIGXFSZ]
+RESET = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+"""Commands begin with every signal at its default; the agent ignores most of them."""
 
 
 def now_in_ticks() -> int:
@@ -62,11 +64,11 @@ def spawn(
                 (os.POSIX_SPAWN_DUP2, err, 2),
             ],
             setsid=True,
-            setsigdef=_RESET,
+            setsigdef=RESET,
         )
     finally:
         os.chdir("/")
-    _prefer_as_victim(pid)
+    prefer_as_victim(pid)
     return pid
 
 
@@ -85,7 +87,7 @@ def _refuse_lease(program: str) -> None:
         pass  # a program may be started without being readable
 
 
-def _prefer_as_victim(pid: int) -> None:
+def prefer_as_victim(pid: int) -> None:
     """When memory runs out the command shall die, not the agent."""
     try:
         handle = os.open(f"/proc/{pid}/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
@@ -107,8 +109,24 @@ def reap() -> list[tuple[int, int]]:
             return ended
         if info is None:
             return ended
+        if info.si_code not in _ENDS or (
+            # gVisor calls a stop an end, by a signal that there is not.
+            info.si_code != os.CLD_EXITED and info.si_status > signal.SIGRTMAX
+        ):
+            # It has made the agent its tracer, whom nobody asks, and now waits for it.
+            send(info.si_pid, signal.SIGKILL)
+            continue
         status = info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
         ended.append((info.si_pid, status))
+
+
+def has_children() -> bool:
+    """Whether anything that was started here is left; orphans come to process 1."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 # ─── whose a process is ─────────────────────────────────────────────────────────────
@@ -134,15 +152,17 @@ class Look:
 
     Attributes:
         processes: by pid.
+        guests: those of them that are none of ours, see `guests_among`.
         is_exact: nothing was started while the look lasted, so nothing was missed. A
             process that forks in each generation may never be there when its turn comes.
     """
 
-    __slots__ = ("is_exact", "processes")
+    __slots__ = ("guests", "is_exact", "processes")
 
     def __init__(self) -> None:
         before = _last_pid()
         self.processes = scan()
+        self.guests = guests_among(self.processes)
         # Outside a container the whole machine starts processes, and nothing is at stake.
         self.is_exact = not IS_INIT or (bool(before) and before == _last_pid())
 
@@ -163,8 +183,15 @@ class Look:
 
 
 def _last_pid() -> bytes:
-    """The number that was given to the newest process of this pid namespace."""
-    return _read("/proc/loadavg").rpartition(b" ")[2].strip()
+    """The number that was given to the newest process of this pid namespace.
+
+    gVisor says 0. There it is the highest number that is listed: the dead stay on the list
+    until they are reaped, and orphans are reaped by nobody while the agent looks.
+    """
+    last = _read("/proc/loadavg").rpartition(b" ")[2].strip()
+    if last != b"0":
+        return last
+    return b"%d" % max(int(name) for name in os.listdir("/proc") if name.isdigit())
 
 
 def scan() -> dict[int, Process]:
@@ -181,6 +208,22 @@ def scan() -> dict[int, Process]:
             continue
         found[int(name)] = Process(int(name), fields)
     return found
+
+
+def guests_among(found: dict[int, Process]) -> set[int]:
+    """Processes that the engine started beside process 1: a person's shell and what it runs.
+
+    Their ancestry ends outside of the box. What a command starts can't get there: its
+    orphans come to process 1.
+    """
+    if not IS_INIT:  # outside a container the ancestry of everything may end so
+        return set()
+    guests = {pid for pid, process in found.items() if process.parent == 0}
+    more = guests
+    while more:
+        more = {pid for pid, one in found.items() if one.parent in guests} - guests
+        guests = guests | more
+    return guests
 
 
 def _read(path: str) -> bytes:
@@ -276,6 +319,8 @@ class Attribution:
 
         found: dict[Owner, list[int]] = {owner: [] for owner in running}
         for process in look.processes.values():
+            if process.pid in look.guests:
+                continue
             owner = judge(process)
             if owner is not None:
                 self._known[process.pid, process.start] = owner
@@ -325,7 +370,7 @@ def freeze() -> tuple[Look, set[int]]:
     for _ in range(MAX_FREEZES):
         send(-1, signal.SIGSTOP)
         look = Look()
-        if all(process.state in _STILL for process in look.processes.values()):
+        if look.is_exact and all(p.state in _STILL for p in look.processes.values()):
             break  # otherwise one was not yet stopped, or another woke it up in time
     look.is_exact = True
     return look, stopped
@@ -336,6 +381,17 @@ def thaw(look: Look, but: set[int]) -> None:
     for pid in look.youngest_first():
         if pid not in but:
             send(pid, signal.SIGCONT)
+
+
+def kill_all_but_guests() -> bool:
+    """Kill whatever commands have left; whether there was nothing."""
+    found = scan()
+    guests = guests_among(found)
+    if not guests:
+        send(-1, signal.SIGKILL)
+    for pid in found.keys() - guests:
+        send(pid, signal.SIGKILL)
+    return found.keys() == guests
 
 
 def kill_everything() -> None:

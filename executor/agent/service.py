@@ -43,6 +43,12 @@ PAUSE_INPUT = 4 << 20
 SLICE = 0.005
 """Seconds that operations run on before the loop looks elsewhere."""
 DEFAULT_LEASE = 30.0
+_UNREADABLE = (
+    *(FrameError, ValueError, KeyError, TypeError, AttributeError),
+    *(RecursionError, OverflowError),  # JSON that is too deep; Infinity for a size
+)
+"""What frames that are none of the host's may raise. The agent says so and ends: it would
+otherwise be deaf until its lease is over."""
 
 
 class Incoming:
@@ -196,7 +202,7 @@ class Service:
         try:
             while self.frames and len(self.unsent) <= PAUSE_INPUT:
                 self._on_frame(*self.frames.popleft())
-        except (FrameError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except _UNREADABLE as error:
             self.fatal(f"unreadable input: {type(error).__name__}: {error}")
 
     def _on_frame(self, kind: int, channel: int, payload: bytes) -> None:
@@ -293,6 +299,8 @@ class Service:
         if self.workspace is None:
             raise FrameError("a call before HELLO")
         missing = int(arguments.pop("body", 0))
+        if missing < 0:
+            raise FrameError(f"an input of {missing} bytes")
         if not missing:
             self.start(channel, arguments, b"")
         elif missing > MAX_BODY or self.waiting_bytes + missing > MAX_WAITING:
@@ -547,6 +555,15 @@ def _nothing_more(status: int) -> None:
     """The process was ended on purpose; nobody asks for its status."""
 
 
+def _identity(path: str) -> list[int] | None:
+    """Device and inode: the host compares them with what it meant to be mounted."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return [status.st_dev, status.st_ino]
+
+
 def _content_hash() -> str:
     try:
         with open(RUNTIME + "/hash", encoding="ascii") as file:
@@ -561,7 +578,8 @@ def serve(source: int, sink: int) -> None:
     os.chdir("/")
     service = Service(source, sink)
     version = ".".join(map(str, sys.version_info[:3]))
-    ready = {"hash": _content_hash(), "pid": os.getpid(), "python": version}
+    ready: dict[str, Any] = {"hash": _content_hash(), "pid": os.getpid(), "python": version}
+    ready["mounted"] = {path: _identity(path) for path in ("/workspace", "/etc/passwd")}
     service.send(encode_json(frame.READY, 0, ready))
     # While the host reads READY, load what its first frame needs.
     from .commands import Commands  # noqa: F401

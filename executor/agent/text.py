@@ -41,7 +41,7 @@ _MAX_PLACES = 20
 
 
 def spelled(name: str) -> str:
-    """A name for a text: control characters and bytes that are no UTF-8 as `\\xHH`."""
+    """A name for a text: what breaks a line or hides, and bytes that are no UTF-8, as `\\xHH`."""
     return name if name.isprintable() else "".join(map(_spelled, name))
 
 
@@ -53,9 +53,21 @@ def _spelled(character: str) -> str:
 
 
 def _breaks_text(character: str) -> bool:
-    """Is it a control character, a line separator or half a character?"""
+    """Is it a control character, a line separator, half a character, or one that hides?"""
     is_control = character < " " or "\x7f" <= character <= "\x9f"
-    return is_control or character in "\u2028\u2029" or "\ud800" <= character <= "\udfff"
+    is_separator = character in "\u2028\u2029"
+    is_half = "\ud800" <= character <= "\udfff"
+    return is_control or is_separator or is_half or _is_hidden(character)
+
+
+def _is_hidden(character: str) -> bool:
+    """Bidirectional controls, zero-width characters but joiners, tags; the host has the same."""
+    return (
+        character in "\u00ad\u061c\u180e\u200b\u200e\u200f\ufeff"
+        or "\u202a" <= character <= "\u202e"
+        or "\u2060" <= character <= "\u206f"
+        or "\U000e0000" <= character <= "\U000e007f"
+    )
 
 
 def unspelled(name: bytes) -> bytes:

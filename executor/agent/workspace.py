@@ -36,6 +36,8 @@ MAX_KEY = 200
 """Characters of a file's key."""
 _MAX_PARTS = 5000
 _MAX_MADE = 256
+_MAX_SPELLED = 16
+"""Parts of a path that are looked up in two spellings; each look opens all before it."""
 _SHOWN = 1000
 _NO_REPLACE = 1
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS})
@@ -404,6 +406,8 @@ class Workspace:
         if "\\x" not in path:
             return path
         parts = path.split("/")
+        if sum("\\x" in part for part in parts) > _MAX_SPELLED:
+            return path
         for index, part in enumerate(parts):
             if "\\x" not in part or self._has("/".join(parts[: index + 1])):
                 continue
@@ -464,10 +468,13 @@ class Workspace:
     def failure(self, error: OSError, path: str) -> Failure:
         """The reply for an error that the kernel gave for `path`."""
         name = shown(path) or "."
-        code, text = self._reason(error.errno or 0, name)
-        if error.errno == errno.ENOENT:
+        number = error.errno or 0
+        if number == errno.EPERM and self._is_pipe(path):
+            number = errno.ENXIO  # gVisor opens no FIFO of a directory of the host's
+        code, text = self._reason(number, name)
+        if number == errno.ENOENT:
             text = self._missing(path, name)
-        if error.errno == errno.ENXIO:
+        if number == errno.ENXIO:
             text = f"{name} is a {self._kind(path)}, not a regular file."
         return Failure(code, text or f"{name}: {error.strerror}.")
 
@@ -484,6 +491,12 @@ class Workspace:
             return kind(self.status(path).st_mode)
         except OSError:
             return "socket or device"
+
+    def _is_pipe(self, path: str) -> bool:
+        try:
+            return stat.S_ISFIFO(self.status(path).st_mode)
+        except OSError:
+            return False
 
     def _missing(self, path: str, name: str) -> str:
         """Why nothing is found at `path`: a dead link, a missing directory, or just that."""

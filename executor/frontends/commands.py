@@ -6,27 +6,56 @@ import asyncio
 import contextlib
 import json
 import os
-import select
-import signal
 import stat
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TextIO
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from executor.catalog import Catalog, load
+from executor.catalog import Catalog
 from executor.controller import Controller, Loop
-from executor.errors import ConfigError, SandboxError
-from executor.frontends import diagnosis
+from executor.errors import ConfigError
+from executor.frontends import diagnosis, shell
 from executor.frontends.lines import Item, Iteration, Lines
-from executor.frontends.signals import HEARD
+from executor.frontends.options import (
+    CallTimeout,
+    Config,
+    Cpus,
+    Disk,
+    Env,
+    ExecId,
+    IdleSeconds,
+    Image,
+    LoopType,
+    MaxSeconds,
+    Memory,
+    ModeName,
+    Pids,
+    Quota,
+    Runtime,
+    Seccomp,
+    Toolset,
+    Uid,
+    Worktree,
+    environment_of,
+)
+from executor.frontends.rendering import raw_content, render_content, render_tool_result
+from executor.frontends.running import (
+    FAILED,
+    OK,
+    Steps,
+    finish,
+    say,
+    settings_of,
+    show,
+    write_json,
+    write_texts,
+)
 from executor.model import Call, Finished, LoopSpec, Result
 from executor.permissions import Mode
 from executor.pipeline import Pipeline
@@ -40,10 +69,10 @@ from executor.sandbox.container import (
 from executor.sandbox.engine import Engine
 from executor.sandbox.reaper import reap
 from executor.settings import Settings
+from executor.text import one_line, visible
 from executor.tool import Tool
 from executor.toolsets import standard
 
-OK, FAILED, USAGE, NO_SANDBOX = 0, 1, 2, 3
 MAX_LINE = 64 << 20
 """Bytes. A longer call line is refused, not held."""
 LINES_AHEAD = 16
@@ -59,197 +88,7 @@ app = typer.Typer(
 )
 images_app = typer.Typer(help="The images that boxes are made from.", no_args_is_help=True)
 app.add_typer(images_app, name="images")
-err = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
-out = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
-
-
-# ─── running and ending ─────────────────────────────────────────────────────────────
-
-
-class _Ended(Exception):
-    """A signal asked for the end; everything opened was closed before this is raised."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
-class _Unwritable(Exception):
-    """The results have nowhere to go: a full disk, a closed descriptor."""
-
-
-def _finish(work: Callable[[], Coroutine[Any, Any, int]]) -> NoReturn:
-    """Run to the end, map failures to exit codes, exit."""
-    try:
-        code = asyncio.run(_until_signal(work()))
-    except ConfigError as error:
-        for fault in error.faults:
-            err.print(f"executor: {_visible(fault)}")
-        code = USAGE
-    except SandboxError as error:
-        err.print(f"executor: {_visible(str(error))}")
-        code = NO_SANDBOX
-    except _Ended as ended:
-        code = 128 + ended.number
-    except BrokenPipeError:
-        code = _nobody_reads(128 + signal.SIGPIPE)
-    except _Unwritable as error:
-        with contextlib.suppress(OSError):
-            err.print(f"executor: the output could not be written: {error}")
-        code = _nobody_reads(FAILED)
-    raise SystemExit(code)
-
-
-async def _until_signal(work: Coroutine[Any, Any, int]) -> int:
-    """Run the work; a signal cancels it once, and its clean-up is then left in peace."""
-    loop = asyncio.get_running_loop()
-    task = asyncio.ensure_future(work)
-    with HEARD.kept_for(lambda: loop.call_soon_threadsafe(task.cancel)):
-        try:
-            return await task
-        except asyncio.CancelledError:
-            if HEARD.first is not None:
-                raise _Ended(HEARD.first) from None
-            raise
-
-
-def _nobody_reads(code: int) -> int:
-    # The interpreter flushes stdout once more at its end: let it, somewhere harmless.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return code
-
-
-@contextlib.contextmanager
-def _writing() -> Iterator[None]:
-    """What fails in here is the output's fault.
-
-    Raises:
-        _Unwritable: the output takes no more; a reader that is gone stays a `BrokenPipeError`.
-    """
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise _Unwritable(error.strerror or str(error)) from error
-
-
-def _visible(text: str) -> str:
-    """Text from elsewhere that a terminal may be shown: no control character acts."""
-    return "".join(
-        char
-        if char.isprintable() or char in "\n\t"
-        else f"\\x{ord(char):02x}"
-        if ord(char) < 256
-        else f"\\u{ord(char):04x}"
-        for char in text
-    )
-
-
-def _settings(config: Path | None) -> tuple[Settings, Catalog]:
-    settings = Settings.load()
-    return settings, load(config or settings.config_file)
-
-
-class _Steps:
-    """Shows what takes long while a box is opened; nothing where it is quick."""
-
-    def __init__(self) -> None:
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TimeElapsedColumn(),
-            console=err,
-            transient=True,
-            disable=not err.is_terminal,
-        )
-        self._task: TaskID | None = None
-        self._step = ""
-
-    def __call__(self, step: str, done: int | None, total: int | None) -> None:
-        if self._task is None:
-            self._progress.start()
-            self._task = self._progress.add_task(step, total=total)
-        if step != self._step:
-            self._step = step
-            if not err.is_terminal:
-                err.print(f"executor: {_visible(step)}")
-        self._progress.update(
-            self._task, description=_visible(step), total=total, completed=done or 0
-        )
-
-    def close(self) -> None:
-        """Take the bar away."""
-        if self._task is not None:
-            self._progress.stop()
-            self._task = None
-
-
-# ─── options that several commands have ─────────────────────────────────────────────
-
-# Text, because an empty path would count as the current directory.
-Worktree = Annotated[
-    str, typer.Option("--worktree", help="Directory that the loop works in.", show_default=False)
-]
-Toolset = Annotated[str | None, typer.Option("--toolset", help="Names and schemas of the tools.")]
-LoopType = Annotated[str | None, typer.Option("--loop-type", help="Restricts the tools.")]
-ModeName = Annotated[
-    str | None,
-    typer.Option("--mode", help="Permission mode: default, plan, acceptEdits, bypass (default)."),
-]
-Image = Annotated[str | None, typer.Option("--image", help="base, heavy, or any image.")]
-Runtime = Annotated[str | None, typer.Option("--runtime", help="The engine's runtime, e.g. runsc.")]
-Config = Annotated[
-    Path | None, typer.Option("--config", help="TOML file that overrides the catalog.")
-]
-Memory = Annotated[str | None, typer.Option("--memory", help="Memory of the box, e.g. 2g.")]
-Cpus = Annotated[float | None, typer.Option("--cpus", help="Cores of the box.")]
-Pids = Annotated[int | None, typer.Option("--pids", help="Processes and threads of the box.")]
-CallTimeout = Annotated[
-    float | None,
-    typer.Option("--call-timeout", help="Seconds for a command that names no timeout."),
-]
-MaxSeconds = Annotated[
-    float | None, typer.Option("--max-seconds", help="Seconds for the loop in all.")
-]
-Env = Annotated[
-    list[str] | None, typer.Option("--env", help="NAME=VALUE for every command; may be repeated.")
-]
-Uid = Annotated[
-    int | None, typer.Option("--uid", help="Run as this uid instead of the worktree's owner.")
-]
-ExecId = Annotated[str | None, typer.Option("--exec-id", help="Name of the loop.")]
-Seccomp = Annotated[
-    str | None,
-    typer.Option("--seccomp", help="Profile of system calls: standard, or strict (no debuggers)."),
-]
-Quota = Annotated[
-    str | None,
-    typer.Option("--quota", help="How the disk limit is kept: none, watch (soft), loop-ext4."),
-]
-Disk = Annotated[
-    str | None, typer.Option("--disk", help="Bytes that the loop may add to its worktree.")
-]
-IdleSeconds = Annotated[
-    float | None,
-    typer.Option("--idle-seconds", help="Give the box back after so long without a call."),
-]
-
-
-def _environment(pairs: Sequence[str] | None) -> dict[str, str]:
-    found: dict[str, str] = {}
-    faults: list[str] = []
-    for pair in pairs or ():
-        name, equals, value = pair.partition("=")
-        if equals:
-            found[name] = value
-        else:
-            faults.append(f"--env: {pair!r} has no =; write NAME=VALUE")
-    if faults:
-        raise ConfigError(faults)
-    return found
-
-
-# ─── run ────────────────────────────────────────────────────────────────────────────
+app.command("shell")(shell.shell)
 
 
 @app.command()
@@ -297,7 +136,7 @@ def run(
             pids=pids,
             call_timeout=call_timeout,
             max_seconds=max_seconds,
-            environment=_environment(env),
+            environment=environment_of(env),
             exec_id=exec_id,
             uid=uid,
             seccomp=seccomp,
@@ -306,14 +145,14 @@ def run(
             idle_seconds=idle_seconds,
         )
 
-    _finish(lambda: _run(spec, config, calls))
+    finish(lambda: _run(spec, config, calls))
 
 
 async def _run(make: Callable[[Catalog], LoopSpec], config: Path | None, calls: str) -> int:
-    settings, catalog = _settings(config)
+    settings, catalog = settings_of(config)
     spec = make(catalog)
     source = _open_calls(calls)
-    steps = _Steps()
+    steps = Steps()
     try:
         async with Controller(settings, catalog, progress=steps) as controller:
             started = time.monotonic()
@@ -324,7 +163,7 @@ async def _run(make: Callable[[Catalog], LoopSpec], config: Path | None, calls: 
                 async for line in _lines(source):
                     await _answer(loop, lines.read(line))
                 if loop.completed is not None:
-                    err.print(f"executor: task completed: {_visible(loop.completed)}")
+                    say(f"task completed: {loop.completed}")
     finally:
         steps.close()
         os.close(source)
@@ -335,7 +174,7 @@ def _open_calls(name: str) -> int:
     """The descriptor that call lines are read from."""
     if name == "-":
         if sys.stdin.isatty():
-            err.print("executor: reading call lines from the terminal; end with Ctrl-D")
+            say("reading call lines from the terminal; end with Ctrl-D")
         return os.dup(sys.stdin.fileno())
     try:
         source = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
@@ -354,11 +193,11 @@ def _unreadable(reason: str) -> ConfigError:
 def _tell_opened(loop: Loop, seconds: float) -> None:
     facts = loop.capabilities
     for notice in facts.get("notices", ()):
-        err.print(f"executor: {_visible(str(notice))}")
+        say(str(notice))
     what = ", ".join(
         f"{name} {facts[name]}" for name in ("network", "runtime", "user", "pids") if name in facts
     )
-    err.print(f"executor: loop {loop.exec_id} open in {seconds:.2f} s ({what})")
+    say(f"loop {loop.exec_id} open in {seconds:.2f} s ({what})")
 
 
 async def _lines(source: int) -> AsyncIterator[bytes]:
@@ -436,71 +275,8 @@ async def _turn(loop: Loop, calls: Sequence[Call]) -> AsyncGenerator[Result, Non
 
 
 async def _write(result: Result, call: Call | None = None) -> None:
-    summary = _summary(result, call) + "\n"
-    await _print((sys.stdout, result.to_line() + "\n"), (sys.stderr, summary))
-
-
-async def _print(*texts: tuple[TextIO, str]) -> None:
-    """Write texts beside the loop: who reads them may be slow, or have stopped.
-
-    Nothing else waits for the reader then: signals are heard, and boxes keep their agents'
-    lease. The thread is a daemon and writes the bare descriptors: at the end of the process
-    it may wait for a reader that never comes.
-
-    Raises:
-        BrokenPipeError: there is no reader any more.
-        _Unwritable: there is no room.
-    """
-    loop = asyncio.get_running_loop()
-    written: asyncio.Future[None] = loop.create_future()
-
-    def settle(error: OSError | None) -> None:
-        if written.done():
-            return
-        if error is None:
-            written.set_result(None)
-        else:
-            written.set_exception(error)
-
-    def write() -> None:
-        failure = None
-        try:
-            for stream, text in texts:
-                encoding = "utf-8" if stream is sys.stdout else stream.encoding
-                _write_all(stream.fileno(), text.encode(encoding, "backslashreplace"))
-        except OSError as error:
-            failure = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the run is over
-            loop.call_soon_threadsafe(settle, failure)
-
-    threading.Thread(target=write, name="results", daemon=True).start()
-    with _writing():
-        await written
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        try:
-            rest = rest[os.write(descriptor, rest) :]
-        except BlockingIOError:  # whoever shares the descriptor made it so
-            select.select([], [descriptor], [])
-
-
-def _summary(result: Result, call: Call | None) -> str:
-    mark = f"✗ {result.code}" if result.is_error else "✓"
-    subject = _subject(call) if call is not None else ""
-    return f"{mark} {_visible(result.name or '?')} {subject} {result.duration_ms:.1f} ms"
-
-
-def _subject(call: Call) -> str:
-    """What the call is about, in one short line."""
-    for name in ("path", "command", "pattern", "from", "language", "summary"):
-        value = call.input.get(name)
-        if isinstance(value, str):
-            line = _visible(value.replace("\n", " "))
-            return line if len(line) <= 60 else line[:59] + "…"
-    return ""
+    summary = render_tool_result(result, call) + "\n"
+    await write_texts((sys.stdout, result.to_line() + "\n"), (sys.stderr, summary))
 
 
 # ─── call ───────────────────────────────────────────────────────────────────────────
@@ -526,8 +302,14 @@ def call(
     seccomp: Seccomp = None,
     quota: Quota = None,
     disk: Disk = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Print the text as it is, control characters too.")
+    ] = False,
 ) -> None:
-    """Run one call and print what the model would be shown. Exit code 1: it failed."""
+    """Run one call and print what the model would be shown. Exit code 1: it failed.
+
+    What a terminal would obey or not show is printed as an escape like \\x1b or \\u202e.
+    """
 
     def spec(catalog: Catalog) -> LoopSpec:
         return catalog.loop_spec(
@@ -539,22 +321,22 @@ def call(
             memory=memory,
             cpus=cpus,
             pids=pids,
-            environment=_environment(env),
+            environment=environment_of(env),
             uid=uid,
             seccomp=seccomp,
             quota=quota,
             disk_bytes=disk,
         )
 
-    _finish(lambda: _call(spec, config, tool, arguments))
+    finish(lambda: _call(spec, config, tool, arguments, raw))
 
 
 async def _call(
-    make: Callable[[Catalog], LoopSpec], config: Path | None, tool: str, text: str
+    make: Callable[[Catalog], LoopSpec], config: Path | None, tool: str, text: str, is_raw: bool
 ) -> int:
     given = _arguments(text)
-    settings, catalog = _settings(config)
-    steps = _Steps()
+    settings, catalog = settings_of(config)
+    steps = Steps()
     try:
         async with (
             Controller(settings, catalog, progress=steps) as controller,
@@ -565,10 +347,8 @@ async def _call(
             result = await loop.execute(Call("call", tool, given))
     finally:
         steps.close()
-    content = result.content if isinstance(result.content, str) else json.dumps(result.content)
-    if content:
-        stream = sys.stderr if result.is_error else sys.stdout
-        await _print((stream, _visible(content).removesuffix("\n") + "\n"))
+    content = raw_content(result) if is_raw else render_content(result)
+    await write_texts((sys.stderr if result.is_error else sys.stdout, content))
     return FAILED if result.is_error else OK
 
 
@@ -591,7 +371,7 @@ async def _read_first(loop: Loop, name: str, given: dict[str, Any]) -> None:
         reading = await loop.execute(Call("read", "read_file", {"path": path, **extra}))
         if not reading.is_error and reading.structured is not None:
             loop.mark_read(str(path), reading.structured["hash"])
-            err.print(f"executor: read {_visible(str(path))} first, as {name} requires")
+            say(f"read {one_line(str(path))} first, as {name} requires")
             return
 
 
@@ -611,7 +391,7 @@ def tools(
     """Print the tools' definitions as JSON, as a model is given them."""
 
     async def work() -> int:
-        _, catalog = _settings(config)
+        _, catalog = settings_of(config)
         spec = catalog.loop_spec(".", toolset=toolset, loop_type=loop_type)
         faults = catalog.faults(spec)
         if format not in _FORMATS:
@@ -627,10 +407,10 @@ def tools(
             reasons = pipeline.disabled()
             for tool, definition in zip(shown, definitions, strict=True):
                 definition["disabled"] = reasons.get(tool.name)
-        _write_json(definitions)
+        write_json(definitions)
         return OK
 
-    _finish(work)
+    finish(work)
 
 
 _FORMATS: dict[str, Callable[[Tool], dict[str, Any]]] = {
@@ -655,17 +435,6 @@ _FORMATS: dict[str, Callable[[Tool], dict[str, Any]]] = {
 }
 
 
-def _write_json(value: object) -> None:
-    with _writing():
-        sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
-        sys.stdout.flush()
-
-
-def _show(*shown: object) -> None:
-    with _writing():
-        out.print(*shown)
-
-
 # ─── images, ps, reap, doctor ───────────────────────────────────────────────────────
 
 
@@ -680,7 +449,7 @@ def images_build(
     """Make the images and the runtime volume where they are missing or stale."""
 
     async def work() -> int:
-        steps = _Steps()
+        steps = Steps()
         try:
             async with await Engine.connect(Settings.load()) as engine:
                 entries = await image_store.build(
@@ -691,7 +460,7 @@ def images_build(
         _show_images(entries, as_json)
         return OK
 
-    _finish(work)
+    finish(work)
 
 
 @images_app.command("list")
@@ -705,20 +474,22 @@ def images_list(
             _show_images(await image_store.list_built(engine), as_json)
         return OK
 
-    _finish(work)
+    finish(work)
 
 
 def _show_images(entries: Sequence[image_store.Entry], as_json: bool) -> None:
     fields = ("kind", "name", "id", "created", "size", "current")
     rows = [{field: getattr(entry, field) for field in fields} for entry in entries]
     if as_json:
-        _write_json(rows)
+        write_json(rows)
         return
     table = Table("kind", "name", "size", "current", box=None)
     for entry in entries:
         size = f"{entry.size / 1e6:.0f} MB" if entry.size is not None else ""
-        table.add_row(entry.kind, entry.name, size, "yes" if entry.current else "no")
-    _show(table if entries else "no images yet; make them with: executor images build")
+        table.add_row(
+            one_line(entry.kind), one_line(entry.name), size, "yes" if entry.current else "no"
+        )
+    show(table if entries else "no images yet; make them with: executor images build")
 
 
 @app.command()
@@ -730,15 +501,15 @@ def ps(as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False
             listed = await engine.list_containers({LABEL_CONTROLLER: None})
         rows = [_box_row(container) for container in listed]
         if as_json:
-            _write_json(rows)
+            write_json(rows)
             return OK
         table = Table("loop", "tenant", "state", "controller", "container", "until", box=None)
         for row in rows:
-            table.add_row(*(_visible(str(value)) for value in row.values()))
-        _show(table if rows else "no boxes")
+            table.add_row(*(one_line(str(value)) for value in row.values()))
+        show(table if rows else "no boxes")
         return OK
 
-    _finish(work)
+    finish(work)
 
 
 def _box_row(container: dict[str, Any]) -> dict[str, Any]:
@@ -763,12 +534,12 @@ def reap_command() -> None:
         settings = Settings.load()
         async with await Engine.connect(settings) as engine:
             reaped = await reap(engine, settings.state_directory)
-        _show(f"removed {len(reaped.containers)} boxes, {len(reaped.directories)} directories")
+        show(f"removed {len(reaped.containers)} boxes, {len(reaped.directories)} directories")
         for failure in reaped.failures:
-            err.print(f"executor: {_visible(failure)}")
+            say(failure)
         return FAILED if reaped.failures else OK
 
-    _finish(work)
+    finish(work)
 
 
 @app.command()
@@ -778,15 +549,15 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = F
     async def work() -> int:
         report = await diagnosis.examine()
         if as_json:
-            _write_json(report.to_json())
+            write_json(report.to_json())
         else:
             for finding in report.findings:
-                _show(f"{_MARKS[finding.level]} {finding.name}: {_visible(finding.text)}")
+                show(f"{_MARKS[finding.level]} {finding.name}: {visible(finding.text)}")
                 if finding.mend:
-                    _show(f"    → {_visible(finding.mend)}")
+                    show(f"    → {visible(finding.mend)}")
         return OK if report.is_able else FAILED
 
-    _finish(work)
+    finish(work)
 
 
 _MARKS = {"ok": "✓", "warning": "!", "fault": "✗"}

@@ -50,14 +50,15 @@ async def examine() -> Report:
     report = Report([Finding("executor", "ok", _version())])
     try:
         settings = Settings.load()
-        load(settings.config_file)
+        catalog = load(settings.config_file)
     except ConfigError as error:
         report.findings += [Finding("configuration", "fault", one, _MEND) for one in error.faults]
         return report
     report.findings.append(
         Finding("configuration", "ok", f"file: {settings.config_file or 'none'}")
     )
-    report.findings += await doctor.examine(settings)
+    runtime = catalog.loop.get("runtime")
+    report.findings += await doctor.examine(settings, catalog.controller, runtime)
     if report.is_able and all(
         finding.level == "ok" for finding in report.findings if finding.name == "images"
     ):

@@ -92,11 +92,16 @@ def copy_licences(files: set[str], tools: Path) -> None:
 
 
 def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Root's, readable by all, writable by nobody else, of no particular time."""
+    """Root's, of no particular time, and files without any right to write.
+
+    A read-only mount is not enough everywhere: gVisor (seen with 20240729) refuses to open
+    a file of one with O_TRUNC, but the file is empty then, for all boxes, if its mode would
+    have let the caller write it. Boxes of root's worktrees are uid 0.
+    """
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     member.mtime = 315532800
-    member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+    member.mode = 0o755 if member.isdir() else 0o555 if member.mode & 0o100 else 0o444
     return member
 
 
@@ -118,6 +123,7 @@ def fill(content_hash: str) -> None:
         py_compile.compile(
             str(path), str(compiled), str(agent / name), doraise=True, invalidation_mode=UNCHECKED
         )
+        compiled.chmod(0o444)
     write(ROOT / "hash", content_hash.encode())
     os.sync()
     waiting.rename(entry)
@@ -132,12 +138,13 @@ def read_files() -> Iterator[tuple[str, bytes]]:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Writes a file that survives a crash of the machine."""
+    """Writes a file that survives a crash of the machine and that no box may write."""
+    path.unlink(missing_ok=True)
     with path.open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    path.chmod(0o644)
+    path.chmod(0o444)
 
 
 def say(step: str) -> None:

@@ -4,20 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from executor.audit import AuditLog
+from executor.catalog import Policy
 from executor.errors import AgentLost, EngineError, SandboxError, SandboxUnavailable
 from executor.model import MOUNT, LoopSpec
-from executor.sandbox import container, images, inspection, ownership
+from executor.sandbox import (
+    capabilities,
+    container,
+    gate,
+    images,
+    inspection,
+    ownership,
+    podman,
+    quota,
+    seccomp,
+    targets,
+)
 from executor.sandbox.completion import to_completion
 from executor.sandbox.connection import Answer, Connection, OnOutput
-from executor.sandbox.engine import Engine
+from executor.sandbox.container import LABEL_CONTROLLER
+from executor.sandbox.engine import Engine, NameTaken, status
 from executor.sandbox.environment import command_environment
+from executor.sandbox.quota import Quota
 from executor.sandbox.reaper import Identity
+from executor.sandbox.rootfs import recipe_names
 from executor.sandbox.runtime import silent
 from executor.sandbox.stream import AttachedStream
 
@@ -27,8 +44,18 @@ LEASE = 30.0
 """Seconds without a ping after which the agent ends its box."""
 INSPECT_TIMEOUT = 3.0
 """Seconds that may go into finding out why a box was lost."""
+STATE_PATIENCE = 1.0
+"""Seconds of these that the engine has to notice the end of a box whose stream has ended."""
+REMOVE_TIMEOUT = 30.0
+"""Seconds that the engine has to remove a box; what takes longer is left to the sweep."""
+KILL_TIMEOUT = 5.0
+"""Seconds that are waited for the engine to kill a box."""
 DAY = 86400.0
 SCRATCH = "/run/executor"
+GVISOR_NETWORK = "cannot run with network enabled in root network namespace"
+"""What gVisor says on newer kernels, for whose network it takes every box's."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +64,15 @@ class Host:
 
     Attributes:
         progress: told about progress when an image or the runtime has to be built.
+        policy: what engine and runtime have to offer.
+        quota: the loop's, where several boxes of one loop share it; None = a box's own.
     """
 
     engine: Engine
     identity: Identity
     progress: images.Progress = silent
+    policy: Policy = field(default_factory=Policy)
+    quota: Quota | None = None
 
 
 class Sandbox:
@@ -69,6 +100,12 @@ class Sandbox:
     @property
     def error(self) -> SandboxError | None:
         """Why the box is lost; None while it lives."""
+        return self._connection.error
+
+    async def mourned(self) -> SandboxError | None:
+        """`error`, once the engine was asked for the cause; bounded."""
+        if self._connection.error is not None:
+            await self._connection.mourned.wait()
         return self._connection.error
 
     async def request(
@@ -100,21 +137,41 @@ async def open_box(host: Host, spec: LoopSpec) -> AsyncIterator[Sandbox]:
 
     Raises:
         ConfigError: the worktree, the image or the limits can't be used.
+        UnsafeRuntime: engine or runtime are not what the policy demands.
         ImageNotFound: the image is not on the engine.
         SandboxUnavailable: the box could not be started, or is not what was asked for.
     """
     async with contextlib.AsyncExitStack() as stack:
+        if host.quota is None:
+            host = replace(host, quota=await stack.enter_async_context(loop_quota(host, spec)))
         opening = _Opening(host, spec)
         stack.push_async_callback(opening.close_surely)
         try:
             sandbox = await opening.open()
-        except NotStarted:
-            # A runtime volume whose filling was cut short looks whole from outside.
+        except (NotStarted, NameTaken) as error:
+            # A runtime volume whose filling was cut short looks whole from outside. And a
+            # name may be somebody else's: the next one is another.
             await opening.close_surely()
-            opening = _Opening(host, spec, is_repair=True)
+            opening = _Opening(host, spec, is_repair=isinstance(error, NotStarted))
             stack.push_async_callback(opening.close_surely)
             sandbox = await opening.open()
         yield sandbox
+
+
+def loop_quota(host: Host, spec: LoopSpec) -> contextlib.AbstractAsyncContextManager[Quota]:
+    """What keeps a loop within its worktree's limits; to last longer than its boxes."""
+    is_local = host.engine.facts.is_local
+    return quota.opened(spec, host.identity, is_local, _forbidden(host.engine, host.identity))
+
+
+def _forbidden(engine: Engine, identity: Identity) -> list[Path]:
+    """Places of ours and of the engine's that no worktree may be in."""
+    forbidden = [identity.state]
+    if engine.facts.root_directory:
+        forbidden.append(Path(engine.facts.root_directory))
+    if engine.facts.is_local:
+        forbidden.append(Path(engine.facts.address.removeprefix("unix://")))
+    return forbidden
 
 
 class NotStarted(SandboxUnavailable):
@@ -129,16 +186,24 @@ class _Opening:
         self.engine = host.engine
         self.identity = host.identity
         self.progress = host.progress
-        self.spec = spec
+        self.policy = host.policy
+        self.quota = host.quota or Quota()
+        self.admission = gate.admit(host.policy, host.engine.facts, spec.runtime)
+        self.spec = replace(spec, runtime=self.admission.runtime)
+        self.users = ownership.SAME
         nonce = secrets.token_hex(4)
         self.name = f"executor-{spec.exec_id}-{nonce}"
         self.nonce = nonce
-        self.files_name = f"{spec.exec_id}-{nonce}"
+        self.identity.hold(self.name)
         self.id: str | None = None
+        self.is_asked_for = False
         self.worktree: ownership.Worktree | None = None
         self.connection: Connection | None = None
         self.mourning: asyncio.Task[None] | None = None
+        self.look: asyncio.Task[None] | None = None
+        self.is_paused = False
         self.is_closing = False
+        self.has_run_out = False
         self.sandbox: Sandbox | None = None
 
     # ── open ──
@@ -146,53 +211,84 @@ class _Opening:
     async def open(self) -> Sandbox:
         """Create, attach, start, meet the agent."""
         facts = self.engine.facts
-        forbidden = [self.identity.state]
-        if facts.root_directory:
-            forbidden.append(Path(facts.root_directory))
-        if facts.is_local:
-            forbidden.append(Path(facts.address.removeprefix("unix://")))
-        self.worktree = ownership.open_worktree(self.spec.worktree, forbidden)
-        owner = ownership.owner_of(self.worktree, self.spec.uid)
+        await self._record_overrides()
+        await self.quota.admit(self.name)
+        self.worktree = self.quota.place() or ownership.open_worktree(
+            self.spec.worktree, _forbidden(self.engine, self.identity)
+        )
+        self.users = ownership.user_map(facts, ownership.owner_of_socket(facts))
+        owner = ownership.owner_of(self.worktree, self.spec.uid, self.users)
         image_id, runtime = await asyncio.gather(
             images.ensure_image(self.engine, self.spec.image, self.progress),
             images.ensure_runtime(self.engine, self.progress, repair=self.is_repair),
         )
         image = container.Image.of(await self.engine.inspect_image(image_id) or {})
-        request = container.create_request(self._plan(owner, image, runtime.volume))
+        if self.spec.image not in recipe_names():
+            await targets.require_plain(self.engine, image, self.spec.image, self._labels())
+        plan = self._plan(owner, image, runtime.volume)
+        request = container.create_request(plan)
         warnings: list[str] = []
+        self.is_asked_for = True
         self.id = await self.engine.create(self.name, request, warnings.append)
         if faults := inspection.warning_faults(warnings):
             raise inspection.PolicyMismatch(faults)
         self.worktree.check()
-        connection = self.connection = Connection(runtime.hash, self._on_lost)
+        connection = self.connection = Connection(runtime.hash, self._on_lost, self._on_silence)
         raw, made = await asyncio.gather(self.engine.attach(self.id), self.engine.inspect(self.id))
         await AttachedStream.over(raw, connection)
+        if podman.is_podman(self.engine.facts):
+            made = podman.spelled(request, made)
         inspection.check_read_back(request, made)
         await self._start(connection)
         self.worktree.check()
         try:
-            await connection.hello(self._settings(owner, image), START_TIMEOUT)
+            ready = await connection.hello(self._settings(owner, image), START_TIMEOUT)
         except AgentLost as error:
             raise NotStarted(f"The box did not come up: {error}") from error
-        capabilities = self._capabilities(owner, warnings)
-        self.sandbox = Sandbox(self.id, self.name, connection, capabilities)
+        self.worktree.check_mounted(ready.get("mounted"), plan.files.passwd)
+        if facts.apparmor or facts.selinux:
+            # Which profile is in force is known once it runs.
+            made = await self.engine.inspect(self.id)
+        is_there = self._capabilities(owner, warnings, request, made)
+        self.sandbox = Sandbox(self.id, self.name, connection, is_there)
+        self.quota.guard(connection.lose)
         return self.sandbox
+
+    def _labels(self) -> dict[str, str]:
+        lifetime = (self.spec.limits.max_seconds or DAY) + START_TIMEOUT + LEASE
+        return self.identity.labels(str(self.spec.exec_id), self.spec.tenant, lifetime)
 
     def _plan(self, owner: container.Owner, image: container.Image, volume: str) -> container.Plan:
         assert self.worktree is not None, "the worktree is opened first"
-        directory = self.identity.files_directory(self.files_name)
-        lifetime = (self.spec.limits.max_seconds or DAY) + START_TIMEOUT + LEASE
+        directory = self.identity.files_directory(self.name)
         return container.Plan(
             spec=self.spec,
             worktree=self.worktree.path,
             owner=owner,
             image=image,
             runtime_volume=volume,
-            files=ownership.write_files(directory, owner, self.worktree.git),
-            labels=self.identity.labels(str(self.spec.exec_id), self.spec.tenant, lifetime),
+            files=ownership.write_files(
+                directory, owner, self.worktree.git, self.users.outside(owner)
+            ),
+            labels=self._labels(),
             facts=self.engine.facts,
             ceilings=ownership.ceilings(),
+            seccomp=seccomp.write(self.spec, self.engine.facts, directory),
+            apparmor=self.policy.apparmor_profile,
         )
+
+    async def _record_overrides(self) -> None:
+        """What is allowed by name only is on record before anything is opened."""
+        log = AuditLog(self.identity.state)
+        for name in self.admission.overrides:
+            facts = {
+                "option": f"controller.{name}",
+                "runtime": self.spec.runtime or self.engine.facts.default_runtime,
+                "loop": self.spec.exec_id,
+                "tenant": self.spec.tenant,
+                "controller": self.identity.id,
+            }
+            await asyncio.to_thread(log.append, "override", **facts)
 
     async def _start(self, connection: Connection) -> None:
         assert self.id is not None, "the container is created first"
@@ -200,9 +296,10 @@ class _Opening:
             await self.engine.start(self.id)
         except EngineError as error:
             said = connection.stderr.decode("utf-8", "replace").strip()
-            raise NotStarted(
-                f"The box could not be started: {error}" + (f" ({said[-500:]})" if said else "")
-            ) from error
+            text = f"The box could not be started: {error}" + (f" ({said[-500:]})" if said else "")
+            if GVISOR_NETWORK in text:
+                text += ". Give this runtime the argument --network=none, as scripts/gvisor.sh does"
+            raise NotStarted(text) from error
 
     def _settings(self, owner: container.Owner, image: container.Image) -> dict[str, Any]:
         """What the agent is told in HELLO."""
@@ -212,29 +309,46 @@ class _Opening:
             "root": MOUNT,
             "scratch": SCRATCH,
             "box": self.nonce,
+            "memory": self.spec.limits.memory_bytes,
             "environment": command_environment(self.spec, user, image.environment),
         }
 
-    def _capabilities(self, owner: container.Owner, warnings: list[str]) -> dict[str, Any]:
+    def _capabilities(
+        self,
+        owner: container.Owner,
+        warnings: list[str],
+        request: dict[str, Any],
+        made: dict[str, Any],
+    ) -> dict[str, Any]:
+        """See `capabilities` for what the keys mean."""
         assert self.worktree is not None, "the worktree is opened first"
         facts = self.engine.facts
-        limits = self.spec.limits
+        notices = ownership.notices(self.worktree, owner, self.users)
+        notices += [f"Podman: {text}" for text in podman.weaknesses(facts)]
+        told = [*notices, *self.admission.warnings, *self.quota.notices, *warnings]
         return {
-            "engine": f"{facts.name} {facts.version}",
-            "runtime": self.spec.runtime or facts.default_runtime,
-            "cgroup": facts.cgroup_version,
-            "user": str(owner),
-            "network": "none",
-            "memory": limits.memory_bytes,
-            "swap": 0,
-            "cpus": min(limits.cpus, facts.cpus),
-            "pids": limits.pids,
-            "seccomp": "engine default" if "seccomp" in facts.security else "none",
+            **capabilities.describe(facts, request, made, self.users.outside(owner), told),
+            "seccomp": seccomp.described(self.spec, facts),
+            "quota": self.quota.described,
             "git": "none",
-            "notices": [*ownership.notices(self.worktree, owner), *warnings],
         }
 
     # ── loss and close ──
+
+    def _on_silence(self, seconds: float) -> None:
+        """The agent is silent: perhaps the engine knows why, and nobody has to wait longer."""
+        if self.id is not None and not self.is_closing:
+            self.look = asyncio.ensure_future(self._look_at_silence(self.id, seconds))
+
+    async def _look_at_silence(self, id: str, seconds: float) -> None:
+        assert self.connection is not None, "somebody was listening to it"
+        try:
+            async with asyncio.timeout(INSPECT_TIMEOUT):
+                state = (await self.engine.inspect(id)).get("State") or {}
+        except (TimeoutError, EngineError):
+            return  # it may still answer; the connection decides
+        if state.get("Paused") or not state.get("Running", True):
+            self.connection.lose(AgentLost(f"the agent did not answer for {seconds:g} s"))
 
     def _on_lost(self, error: SandboxError) -> None:
         self.mourning = asyncio.ensure_future(self._mourn(error))
@@ -246,52 +360,135 @@ class _Opening:
             self.connection.fail_waiting(error)
             return
         if self.id is not None and isinstance(error, AgentLost):
-            with contextlib.suppress(TimeoutError, EngineError):
-                async with asyncio.timeout(INSPECT_TIMEOUT):
-                    error = AgentLost(await self._cause(str(error)))
+            error = AgentLost(await self._cause(str(error)))
         self.connection.fail_waiting(error)
-        if self.id is not None:
-            with contextlib.suppress(EngineError):
-                await self.engine.kill(self.id)
+        await self._kill()
 
     async def _cause(self, reason: str) -> str:
         """The engine's view of a box whose stream ended."""
         assert self.id is not None and self.connection is not None, "there is a container"
         try:
-            state = (await self.engine.inspect(self.id)).get("State") or {}
-        except EngineError:
-            return f"the box is gone from the engine: removed by another hand ({reason})"
+            async with asyncio.timeout(INSPECT_TIMEOUT):
+                state = await self._last_state(self.id)
+        except TimeoutError:
+            return f"{reason} (the engine does not answer)"
+        except EngineError as error:
+            if status(error) == 404:
+                return f"the box is gone from the engine: removed by another hand ({reason})"
+            return f"{reason} (the engine can't be asked why: {str(error)[:300]})"
         said = self.connection.stderr.decode("utf-8", "replace").strip().splitlines()[-3:]
         facts = []
-        if state.get("OOMKilled"):
+        self.has_run_out = bool(state.get("OOMKilled"))
+        if self.has_run_out:
             # The engine never takes this back: a command that was killed for it is enough.
             before = self.sandbox is not None and self.sandbox.had_memory_kill
             facts.append("memory ran out in it before" if before else "it ran out of memory")
-        if state.get("Paused"):
-            facts.append("it is paused")
+        self.is_paused = bool(state.get("Paused"))
+        if self.is_paused:
+            facts.append("it is paused, by another hand")
         if state.get("Status") in ("exited", "dead"):
             facts.append(f"it ended with code {state.get('ExitCode')}")
         if state.get("Error"):
             facts.append(str(state["Error"])[:300])
+        if said and said[-1].endswith("the stream ended"):
+            facts.append("another client of the engine closed its input")
         if said:
             facts.append("last words: " + " / ".join(said)[-500:])
         return reason + (f" ({'; '.join(facts)})" if facts else "")
+
+    async def _last_state(self, id: str) -> dict[str, Any]:
+        """What the engine says of the box, if possible when it has noticed its end."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + STATE_PATIENCE
+        while True:
+            state = dict((await self.engine.inspect(id)).get("State") or {})
+            is_open = state.get("Status") not in ("exited", "dead", "paused")
+            if not is_open or loop.time() > until:
+                return state
+            await asyncio.sleep(0.02)
 
     async def close_surely(self) -> None:
         """`close`, to its end, however often the caller is cancelled meanwhile."""
         await to_completion(self.close())
 
     async def close(self) -> None:
-        """Undo everything; the box and its generated files are gone after this."""
+        """Undo everything; the box and its generated files are gone after this.
+
+        What the engine does not remove in time is killed, logged, and left to the sweep.
+        """
         self.is_closing = True
+        if self.look is not None:
+            self.look.cancel()
+        was_lost = self.connection is not None and self.connection.error is not None
         if self.connection is not None:
             self.connection.close()
         if self.mourning is not None:
             await asyncio.wait({self.mourning})
+        await self._compare(was_lost=was_lost)
         try:
-            if self.id is not None:
-                await self.engine.remove(self.id)
-            self.identity.discard_files(self.files_name)
+            if await self._remove():
+                self.id, self.is_asked_for = None, False
+                self.identity.discard_files(self.name)
+                self.quota.release(self.name)
         finally:
+            self.identity.let_go(self.name)
             if self.worktree is not None:
                 self.worktree.close()
+
+    async def _compare(self, *, was_lost: bool) -> None:
+        """Tell what the engine saw and no result did: an agent can lie about its commands.
+
+        The engine knows of memory that ran out only when the box has ended.
+        """
+        if self.sandbox is None or self.id is None or self.sandbox.had_memory_kill:
+            return
+        if not was_lost:
+            await self._kill()
+            with contextlib.suppress(TimeoutError, EngineError):
+                async with asyncio.timeout(INSPECT_TIMEOUT):
+                    made = await self.engine.inspect(self.id)
+                self.has_run_out = bool((made.get("State") or {}).get("OOMKilled"))
+        if self.has_run_out:
+            log.warning(
+                "memory ran out in the box %s, and no command was reported as killed for it: "
+                "what it reported as done may not be",
+                self.name,
+            )
+
+    async def _remove(self) -> bool:
+        """Removes the container, if there is one; False = it may still be there."""
+        try:
+            async with asyncio.timeout(REMOVE_TIMEOUT):
+                id = self.id or await self._made()
+                if id is not None:
+                    await self.engine.remove(id)
+        except (TimeoutError, EngineError) as error:
+            reason = str(error) or f"no answer within {REMOVE_TIMEOUT:g} s"
+            log.warning("the box %s is left to the next sweep: %s", self.name, reason)
+            await self._kill()
+            return False
+        return True
+
+    async def _made(self) -> str | None:
+        """The id of a container that the engine made although its answer never came."""
+        if not self.is_asked_for:
+            return None
+        try:
+            made = await self.engine.inspect(self.name)
+        except EngineError as error:
+            if status(error) == 404:
+                return None
+            raise
+        # One of another hand may bear this name; that may be why ours was refused.
+        labels = (made.get("Config") or {}).get("Labels") or {}
+        return str(made["Id"]) if labels.get(LABEL_CONTROLLER) == self.identity.id else None
+
+    async def _kill(self) -> None:
+        """Ends what runs in the box, as far as the engine can be had."""
+        if self.id is not None:
+            with contextlib.suppress(TimeoutError, EngineError):
+                async with asyncio.timeout(KILL_TIMEOUT):
+                    if self.is_paused:
+                        # gVisor ends nothing that is paused, and an engine waits 10 s for it.
+                        await self.engine.unpause(self.id)
+                    await self.engine.kill(self.id)

@@ -20,7 +20,7 @@ from typing import Any, Literal, NoReturn, Protocol, TypeAlias
 from executor.agent import frame
 from executor.agent.frame import FrameError, Parser, encode, encode_json
 from executor.errors import AgentLost, Code, ProtocolError, SandboxError, ToolError
-from executor.sandbox.replies import Shape, shape_of
+from executor.sandbox.replies import MAX_DATA, Shape, most_data, most_records, shape_of
 
 OnOutput: TypeAlias = Callable[[Literal["stdout", "stderr"], bytes], None]
 
@@ -28,9 +28,12 @@ log = logging.getLogger(__name__)
 
 _CODES = frozenset(code.value for code in Code)
 
-MAX_DATA = 40 << 20
-"""Bytes of data that may wait for their answers: twice a spool's kept halves, and some.
-An agent sends the data of an answer and the answer in one go, so they are one answer's."""
+MAX_PIECES = MAX_DATA // frame.MAX_PAYLOAD
+"""DATA frames of one answer: an agent of ours fills each but the last one."""
+MAX_STDERR = 1 << 20
+"""Bytes beside the stream; an agent of ours says a line or two in its life."""
+MAX_DIGITS = 20
+"""Of a number: sizes have 63 bits. Turning long ones into numbers takes long."""
 MAX_MESSAGE = 4000
 """Characters of an error message that are kept."""
 MAX_DEPTH = 20
@@ -44,6 +47,8 @@ CANCEL_MARGIN = 8.0
 PING_INTERVAL = 5.0
 PING_PATIENCE = 10.0
 """Seconds without an answer after which a box counts as lost."""
+PING_SUSPICION = 3.0
+"""Seconds without an answer after which the owner looks whether the engine knows why."""
 
 
 class Writer(Protocol):
@@ -71,13 +76,17 @@ class _Waiting:
     future: asyncio.Future[Answer]
     on_output: OnOutput | None
     shape: Shape | None
+    most: int
+    records: int | None
     data: bytes | bytearray = b""
+    pieces: int = 0
     live: int = 0
     expired: float | None = None
     deadline: asyncio.TimerHandle | None = None
 
     def add(self, payload: bytes) -> None:
         """One more piece of data. The first one, which mostly is the last, is not copied."""
+        self.pieces += 1
         if not self.data:
             self.data = payload
             return
@@ -98,11 +107,23 @@ class Connection:
         hash: the runtime's content hash that READY must repeat; None takes any.
         on_lost: called once when the stream is lost: the owner finds the cause, ends the
             box, and calls `fail_waiting`.
+        on_silence: called when the agent has not answered a ping for some seconds, which
+            it is given; the owner may know the cause and call `lose`.
+
+    Attributes:
+        mourned: set when everything that waited has its end, and `error` the cause.
     """
 
-    def __init__(self, hash: str | None, on_lost: Callable[[SandboxError], Any]) -> None:
+    def __init__(
+        self,
+        hash: str | None,
+        on_lost: Callable[[SandboxError], Any],
+        on_silence: Callable[[float], object] = lambda seconds: None,
+    ) -> None:
         self._hash = hash
         self._on_lost = on_lost
+        self._on_silence = on_silence
+        self.mourned = asyncio.Event()
         self._parser = Parser(frame.TO_HOST)
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, _Waiting] = {}
@@ -111,12 +132,14 @@ class Connection:
         self._ready: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self._pong: asyncio.Event = asyncio.Event()
         self._ping = b""
+        self._pings = 0
         self._writable = asyncio.Event()
         self._writable.set()
         self._writer: Writer | None = None
         self._error: SandboxError | None = None
         self._watch: asyncio.Task[None] | None = None
         self.stderr = b""
+        self._said = 0
 
     # ── the stream's side ──
 
@@ -132,19 +155,25 @@ class Connection:
         """The stream takes bytes again."""
         self._writable.set()
 
-    def received(self, data: bytes) -> None:
-        """Bytes from the agent."""
+    def received(self, data: bytes) -> int:
+        """Bytes from the agent; how many frames they completed."""
         if self._error is not None:
-            return
+            return 0
+        frames: list[tuple[int, int, bytes]] = []
         try:
-            for kind, channel, payload in self._parser.feed(data):
+            frames = self._parser.feed(data)
+            for kind, channel, payload in frames:
                 self._on_frame(kind, channel, payload)
         except (FrameError, ProtocolError) as error:
             self.lose(ProtocolError(f"the agent broke the protocol: {error}"))
+        return len(frames)
 
     def received_stderr(self, data: bytes) -> None:
         """What the agent or the runtime says beside the stream: the last 8 KiB are kept."""
         self.stderr = (self.stderr + data)[-8192:]
+        self._said += len(data)
+        if self._said > MAX_STDERR:
+            self.lose(ProtocolError(f"the agent said more than {MAX_STDERR} bytes on stderr"))
 
     def closed(self, reason: str) -> None:
         """The stream ended."""
@@ -174,6 +203,7 @@ class Connection:
                 waiting.future.set_exception(error)
                 waiting.future.exception()
         self._waiting.clear()
+        self.mourned.set()
 
     @property
     def error(self) -> SandboxError | None:
@@ -190,13 +220,20 @@ class Connection:
         elif kind in (frame.STDOUT, frame.STDERR):
             self._on_live(kind, channel, payload)
         elif kind == frame.PONG:
-            if payload == self._ping:
-                self._pong.set()
+            self._on_pong(payload)
         elif kind == frame.READY:
             self._on_ready(_json(payload))
         else:
             reason = str(_json(payload).get("reason"))[:MAX_MESSAGE]
-            raise ProtocolError(f"it gave up: {reason!a}")
+            hint = "another client may be attached to it"
+            raise ProtocolError(f"it gave up: {reason!a}; if nothing wrong was sent, {hint}")
+
+    def _on_pong(self, payload: bytes) -> None:
+        if not self._pings:
+            raise ProtocolError("an answer to a ping that was not sent")
+        self._pings -= 1
+        if payload == self._ping:
+            self._pong.set()
 
     def _on_ready(self, value: dict[str, Any]) -> None:
         if self._ready.done():
@@ -217,6 +254,8 @@ class Connection:
         if not payload or self._held > MAX_DATA:
             raise ProtocolError(f"data that are empty or more than {MAX_DATA} bytes")
         waiting.add(payload)
+        if len(waiting.data) > waiting.most or waiting.pieces > MAX_PIECES:
+            raise ProtocolError(f"data in {waiting.pieces} pieces, more than were asked for")
 
     def _on_live(self, kind: int, channel: int, payload: bytes) -> None:
         waiting = self._taken(channel)
@@ -265,8 +304,10 @@ class Connection:
             async with asyncio.timeout(timeout):
                 ready = await asyncio.shield(self._ready)
         except TimeoutError:
-            self.lose(AgentLost(f"the agent did not come up within {timeout:.0f} s"))
+            self.lose(AgentLost(f"the agent did not come up within {timeout:g} s"))
             ready = await self._ready
+        if self._error is not None:  # what came with READY was the end of it
+            raise self._error
         self._send(encode_json(frame.HELLO, 0, settings))
         self._watch = self._loop.create_task(self._keep_watch())
         return ready
@@ -304,7 +345,13 @@ class Connection:
         self._channel += 1
         channel = self._channel
         frames = _call(channel, {"op": op, **arguments}, body)
-        waiting = _Waiting(self._loop.create_future(), on_output, shape_of(op, arguments))
+        waiting = _Waiting(
+            self._loop.create_future(),
+            on_output,
+            shape_of(op, arguments),
+            most_data(op, arguments),
+            most_records(op, arguments),
+        )
         self._waiting[channel] = waiting
         self._send(frames)
         if timeout is not None and op == "run":  # which the agent ends by itself
@@ -384,11 +431,21 @@ class Connection:
         while True:
             self._ping = secrets.token_bytes(8)
             self._pong.clear()
+            self._pings += 1
             self._send(encode(frame.PING, 0, self._ping))
-            # The second, short wait is for this process: it may itself have been stopped,
+            first = min(PING_SUSPICION, PING_PATIENCE)
+            if await self._answered(first):
+                await asyncio.sleep(PING_INTERVAL)
+                continue
+            self._on_silence(first)
+            # The last, short wait is for this process: it may itself have been stopped,
             # and shall read what came meanwhile.
-            if not await self._answered(PING_PATIENCE) and not await self._answered(1.0):
-                reason = "stopped, starved or ended by a command"
+            rest = PING_PATIENCE - first
+            if not await self._answered(rest) and not await self._answered(1.0):
+                reason = (
+                    "stopped, starved or ended by a command, or another client attached to it "
+                    "takes no output"
+                )
                 self.lose(
                     AgentLost(f"the agent did not answer for {PING_PATIENCE:.0f} s ({reason})")
                 )
@@ -425,7 +482,15 @@ def _finite(text: str) -> float:
     return number
 
 
-_from_text = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).decode
+def _whole(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise ValueError(f"a number of {len(text)} digits")
+    return int(text)
+
+
+_from_text = json.JSONDecoder(
+    parse_constant=_refuse_constant, parse_float=_finite, parse_int=_whole
+).decode
 
 
 def _nobody(channel: str, data: bytes) -> None:
@@ -454,6 +519,8 @@ def _is_shallow(value: Any, levels: int = MAX_DEPTH) -> bool:
 def _outcome(value: dict[str, Any], waiting: _Waiting) -> Answer | ToolError:
     if set(value) == {"ok"} and isinstance(value["ok"], dict):
         data = bytes(waiting.data)
+        if waiting.records is not None and data.count(b"\0") > waiting.records:
+            raise ProtocolError("more records than were asked for")
         if waiting.shape is not None:
             waiting.shape.check(value["ok"], data)
         return Answer(value["ok"], data)

@@ -32,8 +32,9 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from executor.errors import ConfigError
+from executor.errors import BadPath, ConfigError
 from executor.model import MOUNT, LoopSpec, parse_size
+from executor.sandbox import podman, seccomp
 from executor.sandbox.facts import EngineFacts
 
 RUNTIME = "/opt/executor"
@@ -58,6 +59,13 @@ READ_ONLY_PATHS = (
 )
 """The engine's own list, which ours takes the place of, and two more for uid 0."""
 
+_MASKED_PATHS = (
+    *("/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys"),
+    *("/proc/latency_stats", "/proc/sched_debug", "/proc/scsi", "/proc/timer_list"),
+    *("/proc/timer_stats", "/sys/devices/virtual/powercap", "/sys/firmware"),
+)
+"""What the newest engines mask, for all of them: an older one lets some of it be read."""
+
 SHARES = {
     "/tmp": 14,
     HOME: 8,
@@ -74,7 +82,18 @@ _PAGE = 4096
 _BYTES_PER_INODE = 8192
 _FEWEST_INODES = 256
 _LOCKED_MEMORY = 8 << 20
+_PENDING_SIGNALS = 4096
+_QUEUE_BYTES = 400 << 10
+"""Both are counted by uid over the whole machine: a person's own limits must stay above."""
 _GVISOR_PIDS = 4096
+_SYSCTLS = {
+    "net.ipv4.tcp_rmem": "4096 131072 1048576",
+    "net.ipv4.tcp_wmem": "4096 16384 1048576",
+}
+"""Buffers of TCP that grow by themselves, which no memory limit of control groups' version 1
+counts: 1 MiB at most instead of 4 and up to 32. Every kernel since 4.15 has these for each network
+namespace, and no other bound on sockets. What a program asks for may be more (`net.core`, the
+machine's own); the agent's `sockets` looks after that. gVisor takes no notice."""
 _CREATE_MOUNTPOINT = (1, 42)
 
 FORBIDDEN = (
@@ -111,11 +130,13 @@ class Image:
         reference: id or name, as the engine is to be asked for it.
         environment: its `NAME=value` entries.
         volumes: paths that it declares as volumes.
+        working_directory: where it wants process 1 to start, which no box heeds.
     """
 
     reference: str
     environment: tuple[str, ...] = ()
     volumes: tuple[str, ...] = ()
+    working_directory: str = ""
 
     @classmethod
     def of(cls, inspected: Mapping[str, Any]) -> Image:
@@ -125,6 +146,7 @@ class Image:
             reference=str(inspected["Id"]),
             environment=tuple(config.get("Env") or ()),
             volumes=tuple(sorted(config.get("Volumes") or ())),
+            working_directory=str(config.get("WorkingDir") or ""),
         )
 
 
@@ -147,13 +169,17 @@ class Ceilings:
     """Hard limits of the machine's processes; an engine can't always raise them.
 
     Attributes:
-        open_files, locked_memory, core, file_bytes: None = unlimited.
+        open_files, locked_memory, core, file_bytes, processes, pending_signals,
+            queue_bytes: None = unlimited.
     """
 
     open_files: int | None = None
     locked_memory: int | None = None
     core: int | None = None
     file_bytes: int | None = None
+    processes: int | None = None
+    pending_signals: int | None = None
+    queue_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +191,9 @@ class Plan:
         runtime_volume: name of the volume that holds the agent.
         labels: whose it is and how long it may live (`reaper.Identity.labels`).
         sizes: bytes for paths in memory, instead of their shares.
+        seccomp: path of the profile of system calls, for an engine that wants one; None =
+            the profile itself is sent (see `seccomp.write`).
+        apparmor: name of a loaded profile; None = the engine's own choice.
     """
 
     spec: LoopSpec
@@ -177,18 +206,24 @@ class Plan:
     facts: EngineFacts
     ceilings: Ceilings = Ceilings()
     sizes: Mapping[str, int] = field(default_factory=dict)
+    seccomp: str | None = None
+    apparmor: str | None = None
 
 
 def create_request(plan: Plan) -> dict[str, Any]:
     """The body of `POST /containers/create`.
 
     Raises:
+        BadPath: the image's working directory leads out through a process's descriptors.
         ConfigError: the image, its volumes, the runtime or the sizes can't be served.
     """
+    if fault := working_directory_fault(plan.image.working_directory):
+        raise BadPath(fault)
     faults = [*runtime_faults(plan.spec, plan.facts), *volume_faults(plan.image.volumes)]
     if faults:
         raise ConfigError(faults)
     memory = plan.spec.limits.memory_bytes
+    profile = plan.seccomp or seccomp.profile(plan.spec.seccomp, plan.facts.architecture)
     sizes = memory_files(memory, covered_volumes(plan.image.volumes), plan.sizes)
     request: dict[str, Any] = {
         "Image": plan.image.reference,
@@ -216,10 +251,14 @@ def create_request(plan: Plan) -> dict[str, Any]:
             "Tmpfs": _tmpfs(sizes, plan.owner),
             "ShmSize": sizes["/dev/shm"],
             "Mounts": _mounts(plan),
+            "MaskedPaths": masked_paths(plan.facts),
+            "SecurityOpt": security_options(profile, plan.apparmor),
         },
     }
     if plan.spec.runtime:
         request["HostConfig"]["Runtime"] = plan.spec.runtime
+    if podman.is_podman(plan.facts):
+        podman.adapt(request, plan.ceilings.processes)
     request["Labels"][LABEL_POLICY] = policy_hash(request)
     return request
 
@@ -253,7 +292,6 @@ def _isolation() -> dict[str, Any]:
         "Privileged": False,
         "CapAdd": [],
         "CapDrop": ["ALL"],
-        "SecurityOpt": security_options(),
         "GroupAdd": [],
         "CgroupnsMode": "private",
         "IpcMode": "private",
@@ -264,7 +302,7 @@ def _isolation() -> dict[str, Any]:
         "Devices": [],
         "DeviceCgroupRules": [],
         "DeviceRequests": [],
-        "Sysctls": {},
+        "Sysctls": dict(_SYSCTLS),
         "StorageOpt": {},
         "ReadonlyRootfs": True,
         "ReadonlyPaths": list(READ_ONLY_PATHS),
@@ -272,12 +310,22 @@ def _isolation() -> dict[str, Any]:
     }
 
 
-def security_options() -> list[str]:
+def masked_paths(facts: EngineFacts) -> list[str]:
+    """`HostConfig.MaskedPaths`: what tells of the machine; ours takes the engine's place."""
+    throttle = "/sys/devices/system/cpu/cpu{}/thermal_throttle"
+    return [*_MASKED_PATHS, *(throttle.format(number) for number in range(facts.cpus))]
+
+
+def security_options(profile: str, apparmor: str | None = None) -> list[str]:
     """`HostConfig.SecurityOpt`: the one place for seccomp and AppArmor profiles.
 
-    Without a `seccomp=` entry the engine's default profile is in force.
+    Args:
+        profile: of system calls: JSON, or its path where the engine wants that. Without one
+            the engine's default would be in force.
+        apparmor: name of a loaded profile; None = the engine's own choice.
     """
-    return ["no-new-privileges:true"]
+    options = ["no-new-privileges:true", f"seccomp={profile}"]
+    return options if apparmor is None else [*options, f"apparmor={apparmor}"]
 
 
 # ─── limits ─────────────────────────────────────────────────────────────────────────
@@ -295,26 +343,55 @@ def _limits(plan: Plan) -> dict[str, Any]:
         "CpuShares": 256,
         "CpusetCpus": "",
         "CpusetMems": "",
-        "PidsLimit": _pids(plan.spec),
+        "PidsLimit": _pids(plan),
         "OomScoreAdj": 500,
         "Ulimits": [
             _ulimit("core", 1, plan.ceilings.core),
             _ulimit("nofile", limits.open_files, plan.ceilings.open_files),
             _ulimit("fsize", parse_size(limits.file_bytes), plan.ceilings.file_bytes),
             _ulimit("memlock", _LOCKED_MEMORY, plan.ceilings.locked_memory),
+            _ulimit("sigpending", _PENDING_SIGNALS, plan.ceilings.pending_signals),
+            _ulimit("msgqueue", _QUEUE_BYTES, plan.ceilings.queue_bytes),
+            *_process_ulimit(plan),
         ],
     }
 
 
-def _pids(spec: LoopSpec) -> int:
-    """gVisor's own threads count against the limit."""
-    gvisor = spec.runtime is not None and spec.runtime.startswith("runsc")
-    return max(spec.limits.pids, _GVISOR_PIDS) if gvisor else spec.limits.pids
+def _is_gvisor(plan: Plan) -> bool:
+    return plan.facts.is_gvisor(plan.spec.runtime or plan.facts.default_runtime)
+
+
+def _pids(plan: Plan) -> int:
+    """gVisor's own threads count against the limit; `nproc` is what bounds processes there."""
+    pids = plan.spec.limits.pids
+    return max(pids, _GVISOR_PIDS) if _is_gvisor(plan) else pids
+
+
+def _process_ulimit(plan: Plan) -> list[dict[str, Any]]:
+    """`nproc`, only where it counts the processes of one box and not all of one uid.
+
+    Under gVisor it does, and nothing else bounds them: `PidsLimit` counts gVisor's threads.
+    """
+    return [_ulimit("nproc", plan.spec.limits.pids, None)] if _is_gvisor(plan) else []
 
 
 def _ulimit(name: str, value: int, ceiling: int | None) -> dict[str, Any]:
     value = value if ceiling is None else min(value, ceiling)
     return {"Name": name, "Soft": value, "Hard": value}
+
+
+def working_directory_fault(path: str) -> str:
+    """Why no process may start there: the path leads through the descriptors of one.
+
+    A process that starts in `/proc/self/fd/N` starts wherever a descriptor of the engine
+    leads, out of the container (CVE-2024-21626).
+    """
+    if not any(_clean(path).is_relative_to(place) for place in ("/proc", "/dev")):
+        return ""
+    return (
+        f"image: its working directory {path!r} leads through a process or a device, out of the "
+        "container perhaps; use an image with another WORKDIR"
+    )
 
 
 def runtime_faults(spec: LoopSpec, facts: EngineFacts) -> list[str]:
@@ -451,8 +528,7 @@ def _bind(plan: Plan, source: Path, target: str, *, read_only: bool) -> dict[str
     options: dict[str, Any] = {"Propagation": "rprivate", "NonRecursive": True}
     if plan.facts.api_version >= _CREATE_MOUNTPOINT:
         options["CreateMountpoint"] = False
-    gvisor = plan.spec.runtime is not None and plan.spec.runtime.startswith("runsc")
-    if read_only and plan.facts.has_recursive_read_only and not gvisor:
+    if read_only and plan.facts.has_recursive_read_only and not _is_gvisor(plan):
         options["ReadOnlyForceRecursive"] = True
     return {
         "Type": "bind",

@@ -12,8 +12,10 @@ No method copies files out of or into a container through the engine (`put_archi
 from __future__ import annotations
 
 import asyncio
+import base64
 import errno
 import json
+import posixpath
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -40,12 +42,17 @@ T = TypeVar("T")
 Labels = Mapping[str, str | None]
 
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
+OVERRIDE = "EXECUTOR_ALLOW_INSECURE_ENGINE"
+"""The variable that lets an engine be used which anybody may command."""
 ENDED = frozenset({"exited", "dead", "stopped"})
 """States of a container that ran and does no longer; the last one is Podman's."""
-CONNECT_TIMEOUT = 5
+CONNECT_TIMEOUT = 10
+"""Seconds for the first words of an engine. Podman asks the package manager for versions of
+its parts before it answers: a second where nothing else runs."""
 REQUEST_TIMEOUT = 60
 _ATTEMPTS = 3
 _THREADS = 16
+_NOT_FOUND = 404
 _TEXT_LIMIT = 2000
 _TRANSIENT = (
     "connection reset by peer",
@@ -69,6 +76,7 @@ class Engine:
     Attributes:
         facts: what the engine said about itself when it was connected.
         settings: what it was connected with.
+        plain_images: ids of images whose links were looked at and found good.
     """
 
     def __init__(
@@ -82,6 +90,7 @@ class Engine:
         self._pool = pool
         self.facts = facts
         self.settings = settings
+        self.plain_images: set[str] = set()
 
     @classmethod
     async def connect(cls, settings: Settings) -> Engine:
@@ -191,6 +200,47 @@ class Engine:
             f"start container {id[:12]}", self._client.start, id, idempotent=True, texts=False
         )
 
+    async def create_exec(self, id: str, request: Mapping[str, Any]) -> str:
+        """Prepares one more program in a running container; returns the exec's id.
+
+        Args:
+            request: body of `POST /containers/{id}/exec`.
+        """
+        reply = await self._call(
+            f"prepare a program in container {id[:12]}", self._create_exec, id, dict(request)
+        )
+        return str(reply["Id"])
+
+    def _create_exec(self, id: str, request: dict[str, Any]) -> Any:
+        client: Any = self._client
+        url = client._url("/containers/{0}/exec", id)
+        return client._result(client._post_json(url, data=request), True)
+
+    async def start_exec(self, exec_id: str) -> socket.socket:
+        """Starts that program, attached as `attach` does it."""
+        return await self._call(f"start the program {exec_id[:12]}", self._start_exec, exec_id)
+
+    def _start_exec(self, exec_id: str) -> socket.socket:
+        client: Any = self._client
+        response = client._post_json(
+            client._url("/exec/{0}/start", exec_id),
+            data={"Tty": False, "Detach": False},
+            headers={"Connection": "Upgrade", "Upgrade": "tcp"},
+            stream=True,
+        )
+        client._raise_for_status(response)
+        return plain_socket(response.raw._fp.fp, response.close)
+
+    async def inspect_exec(self, exec_id: str) -> dict[str, Any]:
+        """What the engine knows of such a program (`Running`, `ExitCode`, …)."""
+        reply = await self._call(
+            f"inspect the program {exec_id[:12]}",
+            self._client.exec_inspect,
+            exec_id,
+            idempotent=True,
+        )
+        return dict(reply)
+
     async def inspect(self, id: str) -> dict[str, Any]:
         """What the engine knows of a container (`State`, `HostConfig`, …).
 
@@ -202,11 +252,41 @@ class Engine:
         )
         return dict(reply)
 
+    async def link_target(self, id: str, path: str) -> str | None:
+        """Where a link in a container leads in the end; None where no link is.
+
+        Only for containers that were never started: nothing moves in them. No content is
+        read.
+        """
+        what = f"look at {path} in container {id[:12]}"
+        return await self._call(what, self._link_target, id, path, idempotent=True)
+
+    def _link_target(self, id: str, path: str) -> str | None:
+        client: Any = self._client
+        response = client.head(
+            client._url("/containers/{0}/archive", id),
+            params={"path": path},
+            timeout=REQUEST_TIMEOUT,
+        )
+        if response.status_code == _NOT_FOUND:
+            return None
+        client._raise_for_status(response)
+        said = json.loads(base64.b64decode(response.headers["X-Docker-Container-Path-Stat"]))
+        target = str(said.get("linkTarget") or "")
+        return posixpath.join(posixpath.dirname(path), target) if target else None
+
     async def kill(self, id: str, signal: str = "KILL") -> None:
         """Sends a signal to process 1; a container that has ended or is gone is fine."""
         with _accepting(404, 409):
             await self._call(
                 f"kill container {id[:12]}", self._client.kill, id, signal, idempotent=True
+            )
+
+    async def unpause(self, id: str) -> None:
+        """Lets a paused container go on; one that is not paused, or is gone, is fine."""
+        with _accepting(404, 409, 500):  # 500: Docker's word for "is not paused"
+            await self._call(
+                f"unpause container {id[:12]}", self._client.unpause, id, idempotent=True
             )
 
     async def remove(self, id: str) -> None:
@@ -450,8 +530,11 @@ class Engine:
     def _failure(self, what: str, error: Exception) -> EngineError:
         """The SDK's exception as a sentence."""
         import docker.errors
+        import requests.exceptions
 
         text = _text(error)
+        if isinstance(error, requests.exceptions.ReadTimeout):
+            text = f"it gave no answer within {REQUEST_TIMEOUT:g} s"
         if isinstance(error, docker.errors.ImageNotFound):
             return ImageNotFound(f"The engine could not {what}: {text}")
         if isinstance(error, docker.errors.APIError):
@@ -561,7 +644,9 @@ def _is_transient(error: BaseException, *, idempotent: bool, texts: bool) -> boo
     if isinstance(error, docker.errors.APIError):
         text = _text(error).lower()
         return texts and error.is_server_error() and any(part in text for part in _TRANSIENT)
-    if isinstance(error, requests.exceptions.ReadTimeout | requests.exceptions.ConnectionError):
+    if isinstance(error, requests.exceptions.ReadTimeout):
+        return False  # it had a minute; asked again, it would have its caller wait for three
+    if isinstance(error, requests.exceptions.ConnectionError):
         return idempotent or _errno(error) == errno.ECONNREFUSED
     return False
 
@@ -586,7 +671,7 @@ def _text(error: BaseException) -> str:
 def address_fault(settings: Settings) -> str | None:
     """Why the engine at this address must not be used: anybody may command it."""
     address = settings.docker_host or DEFAULT_SOCKET
-    override = "or set EXECUTOR_ALLOW_INSECURE_ENGINE=1 if nobody else can reach it"
+    override = f"or set {OVERRIDE}=1 if nobody else can reach it"
     if address.startswith(("tcp://", "http://")) and not settings.tls_verify:
         return (
             f"The engine at {address} is reached without TLS, so anybody on that network is "

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Any, Literal
 
 API_FLOOR = (1, 41)
@@ -17,9 +18,14 @@ API_FLOOR = (1, 41)
 API_CEILING = (1, 51)
 """The newest that was tried; a newer engine is spoken to in this one."""
 _RECURSIVE_READ_ONLY = (1, 44)
+_CREATE_MOUNTPOINT = (1, 42)
 _VERSION = re.compile(r"\d+(?:\.\d+)*")
 _VERSION_TEXT = re.compile(r"\d+(?:\.\d+)*(?:-rc\.?\d+)?")
 _RUNTIME_COMPONENT = re.compile(r"runc|OCI Runtime \((?P<name>[\w.-]+)\)")
+_OWN_KERNEL = re.compile(r"(containerd-shim-|io\.containerd\.)?(runsc|kata|krun)\b[\w.-]*")
+_GVISOR = re.compile(r"(containerd-shim-|io\.containerd\.)?runsc\b[\w.-]*")
+_RUNC = re.compile(r"(containerd-shim-|io\.containerd\.)?runc\b[\w.-]*")
+_REMAPPED_ROOT = re.compile(r"(\d{1,10})\.(\d{1,10})")
 
 Version = tuple[int, ...]
 
@@ -49,6 +55,8 @@ class EngineFacts:
         memory_limit, swap_limit, cpu_limit, pids_limit: what it can enforce.
         default_runtime: used when a loop names none.
         runtimes: the names that a loop may give.
+        programs: name of a runtime → path of its program, or its type where the engine
+            names that; a name that says nothing more is not in here.
         storage_driver: e.g. `overlay2`.
         root_directory: where it keeps its data, on its own machine.
         architecture: as `uname -m` says, e.g. `x86_64`.
@@ -81,6 +89,7 @@ class EngineFacts:
     cpus: int
     memory: int
     warnings: tuple[str, ...]
+    programs: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def seccomp(self) -> bool:
@@ -118,9 +127,63 @@ class EngineFacts:
         return self.name == "docker" and self.api_version >= _RECURSIVE_READ_ONLY
 
     @property
+    def ignored_options(self) -> tuple[str, ...]:
+        """Options of mounts that this engine would drop; they are not sent to it."""
+        ignored = []
+        if not self.has_recursive_read_only:
+            ignored.append("ReadOnlyForceRecursive")
+        if self.name == "podman" or self.api_version < _CREATE_MOUNTPOINT:
+            ignored.append("CreateMountpoint")
+        return tuple(ignored)
+
+    @property
+    def remapped_root(self) -> tuple[int, int] | None:
+        """Uid and gid that uid 0 of a box has outside, where the engine remaps users.
+
+        With `userns-remap` Docker keeps its data in a directory of that name; it tells
+        the map nowhere else. None = no remapping, or the engine does not say.
+        """
+        if "userns" not in self.security or self.rootless:
+            return None
+        match = _REMAPPED_ROOT.fullmatch(PurePosixPath(self.root_directory).name)
+        return (int(match[1]), int(match[2])) if match else None
+
+    @property
     def is_local(self) -> bool:
         """Paths of this machine are the engine's paths."""
         return self.address.startswith("unix://")
+
+    # ── runtimes ──
+
+    def program_of(self, runtime: str) -> str:
+        """What starts the boxes of this runtime: a program's name, or a shim's type.
+
+        The path or type that the administrator registered is what runs, whatever name it
+        was given; the name decides only where the engine tells nothing else.
+        """
+        return PurePosixPath(self.programs.get(runtime) or runtime).name
+
+    def is_gvisor(self, runtime: str) -> bool:
+        """System calls of this runtime's boxes are served by gVisor."""
+        return _GVISOR.fullmatch(self.program_of(runtime)) is not None
+
+    def is_runc(self, runtime: str) -> bool:
+        """It is runc, under whatever name."""
+        return _RUNC.fullmatch(self.program_of(runtime)) is not None
+
+    def version_of(self, runtime: str) -> str:
+        """The version of a runtime; empty where the engine tells that of another one only."""
+        if not self.oci_runtime:
+            return ""
+        told = self.programs.get(self.oci_runtime, self.oci_runtime)
+        return self.oci_version if self.programs.get(runtime, runtime) == told else ""
+
+    def has_own_kernel(self, runtime: str) -> bool:
+        """Boxes of this runtime are known not to share the machine's kernel.
+
+        True for gVisor, Kata Containers and krun. What is not known is taken to share it.
+        """
+        return _OWN_KERNEL.fullmatch(self.program_of(runtime)) is not None
 
 
 def parse_facts(address: str, version: Mapping[str, Any], info: Mapping[str, Any]) -> EngineFacts:
@@ -150,6 +213,7 @@ def parse_facts(address: str, version: Mapping[str, Any], info: Mapping[str, Any
         **_limits(info),
         default_runtime=str(info.get("DefaultRuntime") or ""),
         runtimes=tuple(sorted(info.get("Runtimes") or {})),
+        programs=_programs(info.get("Runtimes") or {}),
         storage_driver=str(info.get("Driver") or ""),
         root_directory=str(info.get("DockerRootDir") or ""),
         operating_system=str(info.get("OperatingSystem") or ""),
@@ -169,6 +233,16 @@ def _oci_runtime(components: list[dict[str, Any]]) -> tuple[str, str]:
             numbers = _VERSION_TEXT.search(str(part.get("Version", "")))
             return match["name"] or "runc", numbers[0] if numbers else ""
     return "", ""
+
+
+def _programs(runtimes: Mapping[str, Any]) -> dict[str, str]:
+    """Docker gives a path, or for a shim of containerd its type."""
+    found = {}
+    for name, entry in runtimes.items():
+        given = entry if isinstance(entry, dict) else {}
+        if program := str(given.get("path") or given.get("runtimeType") or ""):
+            found[name] = program
+    return found
 
 
 def _security(info: Mapping[str, Any]) -> frozenset[str]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from executor.errors import ConfigError, EngineError, ImageNotFound
 from executor.sandbox.engine import Engine
+from executor.sandbox.reaper import BUILD_LOCK, build_labels
 from executor.sandbox.rootfs import (
     NO_BOOTSTRAPPER,
     Bootstrap,
@@ -221,7 +222,7 @@ async def _lock(engine: Engine, progress: Progress) -> AsyncIterator[None]:
     directory = engine.settings.state_directory
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     deadline = time.monotonic() + _LOCK_SECONDS
-    with (directory / "build.lock").open("w") as file:
+    with (directory / BUILD_LOCK).open("w") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -296,7 +297,7 @@ async def _from_registry(engine: Engine, recipe: Recipe, progress: Progress) -> 
         "User": "0:0",
         "Entrypoint": ["sh", "-c", install_script(recipe)],
         "Cmd": [],
-        "Labels": {KIND: "build"},
+        "Labels": build_labels(engine.settings.state_directory),
     }
     container = await engine.create(f"executor-build-{time.time_ns()}", body)
     try:

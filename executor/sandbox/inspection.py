@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from executor.errors import SandboxUnavailable
-from executor.sandbox.container import READ_ONLY_PATHS
 
 
 class PolicyMismatch(SandboxUnavailable):
@@ -106,6 +105,11 @@ def _mount(one: Mapping[str, Any]) -> tuple[Any, ...]:
     )
 
 
+def _isolation(value: Any) -> str:
+    text = _text(value)
+    return "" if text == "default" else text
+
+
 Normaliser = Callable[[Any], Any]
 
 _CONFIG: dict[str, Normaliser] = {
@@ -156,11 +160,26 @@ _HOST_CONFIG: dict[str, Normaliser] = {
     "Annotations": _mapping,
     "ReadonlyRootfs": _flag,
     "ReadonlyPaths": _names,
+    "ContainerIDFile": _text,
+    "Cgroup": _text,
+    "Isolation": _isolation,
     "Init": _flag,
     "Memory": _number,
     "MemorySwap": _number,
     "MemoryReservation": _number,
+    "KernelMemory": _number,
+    "KernelMemoryTCP": _number,
     "OomKillDisable": _flag,
+    "BlkioWeight": _number,
+    "BlkioWeightDevice": _words,
+    "BlkioDeviceReadBps": _words,
+    "BlkioDeviceWriteBps": _words,
+    "BlkioDeviceReadIOps": _words,
+    "BlkioDeviceWriteIOps": _words,
+    "IOMaximumIOps": _number,
+    "IOMaximumBandwidth": _number,
+    "CpuCount": _number,
+    "CpuPercent": _number,
     "NanoCpus": _number,
     "CpuPeriod": _number,
     "CpuQuota": _number,
@@ -177,8 +196,16 @@ _HOST_CONFIG: dict[str, Normaliser] = {
     "Mounts": _mounts,
 }
 
-MASKED = ("/proc/kcore", "/proc/keys", "/proc/timer_list", "/sys/firmware")
-"""Paths that every engine masks as long as nobody tells it not to."""
+COMPARED = frozenset(_HOST_CONFIG)
+"""Fields of `HostConfig` that must come back as they were asked for."""
+AT_LEAST = ("MaskedPaths",)
+"""Fields to which an engine may add."""
+LEFT = {
+    "Runtime": "compared where it was asked for by name; some engines have no name for it",
+    "ConsoleSize": "there is no console",
+    "MemorySwappiness": "there is no swap to use, and engines differ in how they say so",
+}
+"""Fields that are not compared, and why."""
 
 
 def check_read_back(request: Mapping[str, Any], inspected: Mapping[str, Any]) -> None:
@@ -199,7 +226,7 @@ def read_back_faults(request: Mapping[str, Any], inspected: Mapping[str, Any]) -
         *_differences("", _CONFIG, request, config),
         *_differences("HostConfig.", _HOST_CONFIG, request["HostConfig"], host),
         *_image_faults(request["Image"], inspected),
-        *_path_faults(host),
+        *_shorter(request["HostConfig"], host),
         *_mount_point_faults(request, inspected.get("Mounts") or []),
     ]
     asked = request["HostConfig"].get("Runtime")
@@ -220,7 +247,12 @@ def _differences(
 ) -> list[str]:
     faults = []
     for name, normalise in fields.items():
-        wanted, found = normalise(asked.get(name)), normalise(made.get(name))
+        wanted = normalise(asked.get(name))
+        try:
+            found = normalise(made.get(name))
+        except (TypeError, ValueError, KeyError, AttributeError):
+            faults.append(f"{prefix}{name}: can't be read: {str(made.get(name))[:200]!r}")
+            continue
         if wanted != found:
             faults.append(f"{prefix}{name}: asked for {wanted!r}, made {found!r}")
     return faults
@@ -233,10 +265,10 @@ def _image_faults(asked: str, inspected: Mapping[str, Any]) -> list[str]:
     return []
 
 
-def _path_faults(host: Mapping[str, Any]) -> list[str]:
+def _shorter(asked: Mapping[str, Any], made: Mapping[str, Any]) -> list[str]:
     faults = []
-    for name, wanted in (("MaskedPaths", MASKED), ("ReadonlyPaths", READ_ONLY_PATHS)):
-        if missing := sorted(set(wanted) - set(host.get(name) or ())):
+    for name in AT_LEAST:
+        if missing := sorted(set(asked[name]) - set(made.get(name) or ())):
             faults.append(f"HostConfig.{name}: {', '.join(missing)} missing")
     return faults
 

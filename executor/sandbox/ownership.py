@@ -13,10 +13,12 @@ import resource
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from executor.errors import ConfigError, SandboxUnavailable
+from executor.errors import ConfigError, ForbiddenMount, SandboxUnavailable
+from executor.model import MOUNT
 from executor.sandbox.container import (
     FORBIDDEN,
     HOME,
@@ -25,10 +27,13 @@ from executor.sandbox.container import (
     Owner,
     mount_faults,
 )
+from executor.sandbox.facts import EngineFacts
 
 USER = "sandbox"
 NOBODY = 65534
 POINTER = "gitdir: /dev/null/git-is-not-available-in-this-sandbox\n"
+REMAPPED = 65536
+"""How many uids an engine with `userns-remap` has for its boxes, as `useradd` deals them."""
 _POINTER_LIMIT = 4096
 _GITDIR = re.compile(rb"gitdir: ([^\r\n\0]+)[\r\n]*")
 
@@ -82,6 +87,41 @@ class Worktree:
                     f"The .git of {self.path} was replaced while its box was made"
                 )
 
+    def check_mounted(self, mounted: object, passwd: Path) -> None:
+        """Checks that what the box sees as its worktree is the directory that was opened.
+
+        The path can be led elsewhere while the engine follows it, and back before `check`;
+        what was mounted stays.
+
+        Args:
+            mounted: path → device and inode as the agent saw them, before any command ran.
+            passwd: our file that is `/etc/passwd` in the box. If the agent saw another one,
+                its kernel has numbers of its own (gVisor, a virtual machine) and nothing
+                can be compared.
+
+        Raises:
+            SandboxUnavailable: it is another directory.
+        """
+        known = passwd.stat()
+        if not isinstance(mounted, dict):
+            return
+        if mounted.get("/etc/passwd") != [known.st_dev, known.st_ino]:
+            return
+        if mounted.get(MOUNT) != list(self._identity):
+            raise SandboxUnavailable(
+                f"The worktree {self.path} was replaced while its box was made: "
+                "another directory is mounted in it"
+            )
+
+    def readable(self) -> int:
+        """A descriptor that the directory can be listed with; the caller closes it.
+
+        Raises:
+            OSError: this process may not.
+        """
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        return os.open(".", flags, dir_fd=self._descriptor)
+
     def close(self) -> None:
         """Lets go of the directory."""
         if self._descriptor >= 0:
@@ -102,26 +142,130 @@ def open_worktree(path: Path | str, forbidden: Iterable[Path] = ()) -> Worktree:
         forbidden: more places that no box may write: state directory, engine's data.
 
     Raises:
-        ConfigError: it is no directory, it is a place that no box may write, or its
-            `.git` can't be covered.
+        ForbiddenMount: it is, contains or leads to a place that no box may write.
+        ConfigError: it is no directory, or its `.git` can't be covered.
     """
+    places = list(forbidden)
     try:
         real = Path(path).expanduser().resolve(strict=True)
+        if not real.is_dir() and (faults := _place_faults(real, places)):
+            raise ForbiddenMount(faults)
         descriptor = _open_directory(real)
     except (OSError, RuntimeError) as error:
         raise ConfigError(f"worktree: {path} can't be opened: {_reason(error)}") from error
     try:
-        if faults := _place_faults(real, list(forbidden)):
-            raise ConfigError(faults)
+        if faults := _place_faults(real, places):
+            raise ForbiddenMount(faults)
         return Worktree(real, descriptor)
     except BaseException:
         os.close(descriptor)
         raise
 
 
-def owner_of(worktree: Worktree, uid: int | None) -> Owner:
-    """Whose the box is: the worktree's owner, or the uid that was asked for (as gid too)."""
-    return worktree.owner if uid is None else Owner(uid, uid)
+def open_own(path: Path) -> Worktree:
+    """Opens a directory of ours that a box gets as its worktree."""
+    descriptor = _open_directory(path)
+    try:
+        return Worktree(path, descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class UserMap:
+    """Which uids and gids boxes have, seen from outside.
+
+    Attributes:
+        uid, gid: what uid 0 and gid 0 of a box are outside; None = nobody knows.
+        size: how many follow one another from there.
+    """
+
+    uid: int | None = 0
+    gid: int | None = 0
+    size: int = 2**32 - 1
+
+    def inside(self, outside: Owner) -> Owner | None:
+        """What an owner outside is in a box; None = he has no uid, or no gid, there."""
+        if self.uid is None or self.gid is None:
+            return None
+        owner = Owner(outside.uid - self.uid, outside.gid - self.gid)
+        fits = 0 <= owner.uid < self.size and 0 <= owner.gid < self.size
+        return owner if fits else None
+
+    def outside(self, inside: Owner) -> Owner | None:
+        """What an owner in a box is outside; None = nobody, or nobody knows."""
+        if self.uid is None or self.gid is None:
+            return None
+        if inside.uid >= self.size or inside.gid >= self.size:
+            return None
+        return Owner(inside.uid + self.uid, inside.gid + self.gid)
+
+
+SAME = UserMap()
+"""Boxes have the uids of the machine."""
+
+
+def user_map(facts: EngineFacts, engine_user: Owner | None = None) -> UserMap:
+    """The engine's map of users.
+
+    Args:
+        engine_user: whose a rootless engine is (`owner_of_socket`).
+    """
+    if facts.rootless:
+        # Other uids are there, too; which, only /etc/subuid of its machine says.
+        return UserMap(engine_user.uid, engine_user.gid, 1) if engine_user else _UNKNOWN
+    if facts.userns:
+        return UserMap(*facts.remapped_root, REMAPPED) if facts.remapped_root else _UNKNOWN
+    return SAME
+
+
+_UNKNOWN = UserMap(None, None, 0)
+
+
+def owner_of_socket(facts: EngineFacts) -> Owner | None:
+    """Whose an engine on this machine is, by its socket."""
+    with suppress(OSError):
+        if facts.is_local:
+            status = os.stat(facts.address.removeprefix("unix://"))
+            return Owner(status.st_uid, status.st_gid)
+    return None
+
+
+def owner_of(worktree: Worktree, uid: int | None, users: UserMap = SAME) -> Owner:
+    """Whose the box is, as seen inside: the worktree's owner, or the uid that was asked for.
+
+    Raises:
+        ConfigError: the engine's boxes have no uid for the worktree's owner.
+    """
+    if uid is not None:
+        return Owner(uid, uid)
+    inside = users.inside(worktree.owner)
+    if inside is not None:
+        return inside
+    raise ConfigError(_unmapped(worktree, users))
+
+
+def _unmapped(worktree: Worktree, users: UserMap) -> str:
+    start = f"worktree: {worktree.path} belongs to {worktree.owner}, and the engine"
+    if users.uid is None or users.gid is None:
+        return (
+            f"{start} maps users without saying how; name the uid that it has inside with "
+            "--uid, or use an engine without userns-remap"
+        )
+    own = users.size == 1
+    shift = 0 if own else 1000
+    mend = f"`chown -R {users.uid + shift}:{users.gid + shift} {worktree.path}`"
+    if own:
+        return (
+            f"{start} is rootless, where only its own user ({users.uid}:{users.gid}) may write "
+            f"files: run {mend}, or use that user's worktree or a rootful engine"
+        )
+    return (
+        f"{start} maps users, where only the uids from {users.uid} to "
+        f"{users.uid + users.size - 1} are in its boxes: run {mend}, or use an engine without "
+        "userns-remap; --uid gives a box that can write only what is open to others"
+    )
 
 
 def user_name(owner: Owner) -> str:
@@ -129,19 +273,25 @@ def user_name(owner: Owner) -> str:
     return {0: "root", NOBODY: "nobody"}.get(owner.uid, USER)
 
 
-def notices(worktree: Worktree, owner: Owner) -> list[str]:
+def notices(worktree: Worktree, owner: Owner, users: UserMap = SAME) -> list[str]:
     """What a person should be told about whose the box is, one sentence each."""
     found = []
-    if owner.uid == 0:
+    outside = users.outside(owner)
+    if owner.uid == 0 and users != SAME:
+        found.append("Commands run as uid 0 of the box without capabilities.")
+    elif owner.uid == 0:
         found.append(
             "The worktree belongs to root, so commands run as uid 0 without capabilities; "
             "give --uid for another one."
             if worktree.owner.uid == 0
             else "Commands run as uid 0 without capabilities."
         )
-    if owner.uid != worktree.owner.uid:
+    if outside is None:
+        found.append(f"Which uid outside is uid {owner.uid} of the box is not known.")
+    elif outside.uid != worktree.owner.uid:
+        name = f"uid {owner.uid}" + (f" ({outside.uid} outside)" if users != SAME else "")
         found.append(
-            f"Commands run as uid {owner.uid}, but the worktree belongs to uid "
+            f"Commands run as {name}, but the worktree belongs to uid "
             f"{worktree.owner.uid}: they can write only what is open to others."
         )
     return found
@@ -157,6 +307,9 @@ def ceilings() -> Ceilings:
         locked_memory=_hard(resource.RLIMIT_MEMLOCK),
         core=_hard(resource.RLIMIT_CORE),
         file_bytes=_hard(resource.RLIMIT_FSIZE),
+        processes=_hard(resource.RLIMIT_NPROC),
+        pending_signals=_hard(resource.RLIMIT_SIGPENDING),
+        queue_bytes=_hard(resource.RLIMIT_MSGQUEUE),
     )
 
 
@@ -250,12 +403,17 @@ def _pointed(worktree: Path, descriptor: int) -> Path | None:
 # ─── generated files ────────────────────────────────────────────────────────────────
 
 
-def write_files(directory: Path, owner: Owner, git: GitEntry) -> Files:
+def write_files(
+    directory: Path, owner: Owner, git: GitEntry, outside: Owner | None = None
+) -> Files:
     """Writes what is bound over the image's files; readable by every uid.
 
     Args:
         directory: ours alone; what it holds of an earlier call is replaced.
+        owner: whose the box is, as seen inside.
+        outside: the same as seen outside; None = no difference.
     """
+    outside = outside or owner
     files = Files(
         passwd=_write(directory / "passwd", passwd(owner)),
         group=_write(directory / "group", group(owner)),
@@ -265,7 +423,7 @@ def write_files(directory: Path, owner: Owner, git: GitEntry) -> Files:
     if files.git is not None:
         # git refuses a directory, or a pointer, of another owner than the worktree's.
         with suppress(PermissionError):
-            os.chown(files.git, owner.uid, owner.gid, follow_symlinks=False)
+            os.chown(files.git, outside.uid, outside.gid, follow_symlinks=False)
     return files
 
 

@@ -9,6 +9,10 @@ A lock that the reaper can take means a dead controller. It keeps the lock until
 controller's containers and directory are gone, so that two reapers do not do the same
 work, and lists the containers before it looks at the locks: a controller that starts
 meanwhile has no container in the list.
+
+A living controller knows the names of its open boxes (`Identity.hold`). Its own sweep
+removes whatever else bears its id: a box that could not be removed when it was closed, or
+that the engine made although its answer never came.
 """
 
 from __future__ import annotations
@@ -22,18 +26,20 @@ import secrets
 import shutil
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from executor.errors import ConfigError, EngineError
+from executor.sandbox import ext4
 from executor.sandbox.container import (
     LABEL_BOOT,
     LABEL_CONTROLLER,
     LABEL_EXPIRES,
     LABEL_LOOP,
+    LABEL_POLICY,
     LABEL_STATE,
     LABEL_TENANT,
 )
@@ -47,6 +53,9 @@ OWN_GRACE = 60.0
 _ID = re.compile(r"[0-9a-f]{16}")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
 _ENDED = frozenset({"exited", "dead"})
+_BUILD = {"executor.kind": "build"}
+BUILD_LOCK = "build.lock"
+"""In the state directory: held by who builds."""
 _ATTEMPTS = 8
 _GONE = 404
 
@@ -65,6 +74,7 @@ class Identity:
         self.state = state
         self.boot = boot_id()
         self._lock = lock
+        self._held: set[str] = set()
         _claimed.add(self)
 
     @classmethod
@@ -105,7 +115,7 @@ class Identity:
         """A directory for the generated files of one box, made on first use.
 
         Args:
-            exec_id: name of the loop, or of one box of it.
+            exec_id: name of the box; a sweep that removes the box discards them by that.
         """
         if not _NAME.fullmatch(exec_id):
             raise ValueError(f"{exec_id!r} is no name of a loop")
@@ -117,6 +127,18 @@ class Identity:
         """Removes the generated files of one box; to be called when it is gone."""
         if _NAME.fullmatch(exec_id):
             _remove_tree(self.directory, exec_id)
+
+    def hold(self, name: str) -> None:
+        """A box of this name is ours; to be called before the engine is asked for it."""
+        self._held.add(name)
+
+    def let_go(self, name: str) -> None:
+        """Nobody uses the box any more; if it is still there, the next sweep takes it."""
+        self._held.discard(name)
+
+    def holds(self, name: str) -> bool:
+        """Whether a box of this name is being made, used or closed."""
+        return name in self._held
 
     def labels(self, exec_id: str, tenant: str, lifetime: float) -> dict[str, str]:
         """The labels of a container of this controller.
@@ -172,6 +194,12 @@ def boot_id() -> str:
     return BOOT_ID.read_text().strip()
 
 
+def build_labels(state_directory: Path) -> dict[str, str]:
+    """The labels of a container that builds for whoever holds the state directory's lock."""
+    state = str(state_directory.resolve())
+    return {**_BUILD, LABEL_BOOT: boot_id(), LABEL_STATE: state}
+
+
 # ─── reaping ────────────────────────────────────────────────────────────────────────
 
 
@@ -183,11 +211,13 @@ class Reaped:
         containers: ids.
         directories: ids of controllers.
         failures: what could not be removed and why, one sentence each.
+        kept: images of worktrees that were not brought back; see `ext4`.
     """
 
     containers: tuple[str, ...] = ()
     directories: tuple[str, ...] = ()
     failures: tuple[str, ...] = ()
+    kept: tuple[Path, ...] = ()
 
 
 async def reap(engine: Engine, state_directory: Path, identity: Identity | None = None) -> Reaped:
@@ -196,32 +226,80 @@ async def reap(engine: Engine, state_directory: Path, identity: Identity | None 
     May run any number of times at once, in one process or several.
 
     Args:
-        identity: the caller's own; its boxes are left to it.
+        identity: the caller's own; the boxes that it holds are left to it.
 
     Raises:
         EngineError: the engine can't list its containers; nothing was removed then.
     """
     state = state_directory.resolve()
+    systems = ext4.left(state)
     listed = await engine.list_containers({LABEL_CONTROLLER: None})
+    building = await engine.list_containers(build_labels(state))
     with _dead_controllers(state / "controllers") as dead:
         view = _View(state, boot_id(), dead, _known(state / "controllers"), identity)
-        removed: list[str] = []
-        failures: list[str] = []
-        unfinished: set[str] = set()
+        sweep = _Sweep(engine, view)
         for container in listed:
-            try:
-                if await _is_over(engine, view, container):
-                    await engine.remove(container["Id"])
-                    removed.append(container["Id"])
-            except EngineError as error:
-                if status(error) == _GONE:
-                    continue
-                failures.append(str(error))
-                unfinished.add(_label(container, LABEL_CONTROLLER))
+            await sweep.consider(container)
+        over = {
+            name
+            for name, id in systems.items()
+            if (id in dead or id not in view.known) and id not in sweep.unfinished
+        }
+        recovered = await asyncio.to_thread(ext4.recover, state, over)
+        sweep.failures += recovered.failures
+        sweep.unfinished |= recovered.unfinished
         directories = await asyncio.to_thread(
-            _remove_directories, state / "controllers", sorted(set(dead) - unfinished)
+            _remove_directories, state / "controllers", sorted(set(dead) - sweep.unfinished)
         )
-    return Reaped(tuple(removed), directories, tuple(failures))
+    await sweep.take_builds(building)
+    return Reaped(tuple(sweep.removed), directories, tuple(sweep.failures), recovered.kept)
+
+
+class _Sweep:
+    """One pass over containers.
+
+    Attributes:
+        removed: ids.
+        failures: what could not be removed and why.
+        unfinished: controllers of which something could not be removed.
+    """
+
+    def __init__(self, engine: Engine, view: _View) -> None:
+        self._engine = engine
+        self._view = view
+        self.removed: list[str] = []
+        self.failures: list[str] = []
+        self.unfinished: set[str] = set()
+
+    async def consider(self, container: Mapping[str, Any]) -> None:
+        """Remove the container if it is over."""
+        try:
+            if await _is_over(self._engine, self._view, container):
+                await self._remove(container)
+        except EngineError as error:
+            if status(error) != _GONE:
+                self.failures.append(str(error))
+                self.unfinished.add(_label(container, LABEL_CONTROLLER))
+
+    async def _remove(self, container: Mapping[str, Any]) -> None:
+        await self._engine.remove(container["Id"])
+        self.removed.append(container["Id"])
+        if self._view.is_own(container) and self._view.identity is not None:
+            self._view.identity.discard_files(_name(container))
+
+    async def take_builds(self, building: Sequence[Mapping[str, Any]]) -> None:
+        """Remove containers that built for somebody who is dead: nobody holds the lock."""
+        lock = _take(self._view.state / BUILD_LOCK, create=False) if building else None
+        if lock is None:
+            return
+        try:
+            for container in building:
+                await self._engine.remove(container["Id"])
+                self.removed.append(container["Id"])
+        except EngineError as error:
+            self.failures.append(str(error))
+        finally:
+            os.close(lock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +325,23 @@ class _View:
             return controller in self.dead or controller not in self.known
         return controller in self.dead
 
+    def is_own(self, container: Mapping[str, Any]) -> bool:
+        """The container is one of the caller's."""
+        return self.identity is not None and self.identity.id == _label(container, LABEL_CONTROLLER)
+
+    def is_let_go(self, container: Mapping[str, Any]) -> bool:
+        """It is one of the caller's, and none that the caller uses.
+
+        A box is held before it is made, so one that was listed and is not held was closed.
+        What is no box (an image is looked at in a container) is not held, but short-lived.
+        """
+        name = _name(container)
+        own = self.identity if self.is_own(container) else None
+        if own is None or not name or own.holds(name):
+            return False
+        is_box = bool(_label(container, LABEL_POLICY))
+        return is_box or time.time() - float(container.get("Created") or 0) > OWN_GRACE
+
     def is_living(self, container: Mapping[str, Any]) -> bool:
         """The container's controller is known here and holds its lock."""
         controller = _label(container, LABEL_CONTROLLER)
@@ -256,19 +351,23 @@ class _View:
 
 async def _is_over(engine: Engine, view: _View, container: Mapping[str, Any]) -> bool:
     """Whether a container may be removed now."""
-    if view.is_dead(container) or _expired(container):
+    if view.is_dead(container) or view.is_let_go(container) or _expired(container):
         return True
     if container.get("State") not in (*_ENDED, "created"):
         return False
     if not view.is_living(container):
         return await _idle(engine, container) > FOREIGN_GRACE
-    own = view.identity is not None and view.identity.id == _label(container, LABEL_CONTROLLER)
     ended = container.get("State") in _ENDED
-    return own and ended and await _idle(engine, container) > OWN_GRACE
+    return view.is_own(container) and ended and await _idle(engine, container) > OWN_GRACE
 
 
 def _label(container: Mapping[str, Any], name: str) -> str:
     return str((container.get("Labels") or {}).get(name, ""))
+
+
+def _name(container: Mapping[str, Any]) -> str:
+    """The container's name; empty where the engine lists none."""
+    return str(next(iter(container.get("Names") or ()), "")).removeprefix("/")
 
 
 def _expired(container: Mapping[str, Any]) -> bool:

@@ -2,7 +2,7 @@
 
 The agent is not believed: fields that are missing or of the wrong type would fail
 somewhere in a tool, where they could not be told from a fault of ours. Fields that no
-tool reads are let through.
+agent of ours sends, and more data than were asked for, are refused too.
 """
 
 from __future__ import annotations
@@ -18,8 +18,22 @@ Test: TypeAlias = Callable[[Any], bool]
 
 _ABSENT = object()
 
+MAX_DATA = 40 << 20
+"""Bytes of data that may wait for their answers: twice a spool's kept halves, and some.
+An agent sends the data of an answer and the answer in one go, so they are one answer's."""
 MAX_KEY = 1 << 14
 """Characters; every key is kept as long as its loop."""
+MAX_DIRECTORY = 1 << 16
+"""Characters of a working directory, which goes back to the agent with the next command."""
+MAX_RAW = 8 << 20
+"""Bytes of a file that is read as it is, at the most."""
+MAX_RECORDS = 5 << 20
+"""Bytes of a listing: what an agent of ours sends at the most, and some."""
+MAX_PATHS = 1000
+MAX_ENTRIES = 10_000
+"""Records of an answer where the request does not say how many."""
+SLACK = 1 << 20
+"""Bytes of data over what was asked for: the first line comes whole, with its labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +42,12 @@ class Shape:
 
     Attributes:
         fields: name → what its value has to be.
+        others: fields that may be there and are not read.
         fits: whether fields and data go together.
     """
 
     fields: Mapping[str, Test]
+    others: frozenset[str] = frozenset()
     fits: Callable[[dict[str, Any], bytes], bool] | None = None
 
     def check(self, value: dict[str, Any], data: bytes) -> None:
@@ -43,6 +59,8 @@ class Shape:
         for name, is_right in self.fields.items():
             if not is_right(value.get(name, _ABSENT)):
                 raise ProtocolError(f"an answer whose {name} is missing or of a wrong type")
+        if not (value.keys() <= self.fields.keys() | self.others):
+            raise ProtocolError("an answer with fields that it does not have")
         if self.fits is not None and not self.fits(value, data):
             raise ProtocolError("an answer whose data are not what its fields say")
 
@@ -54,12 +72,43 @@ def shape_of(op: str, arguments: Mapping[str, Any]) -> Shape | None:
     return _SHAPES.get(op)
 
 
+def most_data(op: str, arguments: Mapping[str, Any]) -> int:
+    """Bytes of data that the answer to this request may have."""
+    if op == "run":
+        return 2 * (_asked(arguments, "head") + _asked(arguments, "tail"))
+    if op == "read" and arguments.get("encoding") == "base64":
+        return MAX_RAW
+    if op in ("read", "grep"):
+        return _asked(arguments, "max_bytes") + 4 * _asked(arguments, "line_chars") + SLACK
+    return _MOST.get(op, MAX_DATA)
+
+
+_MOST = {"list": MAX_RECORDS, "write": 0, "edit": 0, "stat": 0, "move": 0}
+
+
+def _asked(arguments: Mapping[str, Any], name: str) -> int:
+    return int(arguments.get(name) or 0)
+
+
+def most_records(op: str, arguments: Mapping[str, Any]) -> int | None:
+    """Records that its data may have; each becomes an object of the host."""
+    if op == "glob":
+        return int(arguments.get("max_results") or MAX_PATHS)
+    if op == "list":
+        return int(arguments.get("max_entries") or MAX_ENTRIES)
+    return MAX_PATHS if op == "delete" else None
+
+
 # ─── values ─────────────────────────────────────────────────────────────────────────
 
 
 def _count(value: Any) -> bool:
     # A truth value is no number, and a number of 4,000 digits is no size.
     return type(value) is int and 0 <= value < 1 << 63
+
+
+def _exit_code(value: Any) -> bool:
+    return value is None or (type(value) is int and 0 <= value <= 255)
 
 
 def _flag(value: Any) -> bool:
@@ -87,6 +136,22 @@ def _key(value: Any) -> bool:
     return value is None or value is _ABSENT or (_text(value) and len(value) <= MAX_KEY)
 
 
+def _directory(value: Any) -> bool:
+    return _text(value) and value.startswith("/") and len(value) <= MAX_DIRECTORY
+
+
+_SIGNAL = re.compile(r"SIG[A-Z0-9+-]{1,20}")
+_LIMITS = frozenset({"memory", "pids", "disk", "output"})
+
+
+def _signal(value: Any) -> bool:
+    return value is None or (_text(value) and _SIGNAL.fullmatch(value) is not None)
+
+
+def _limit(value: Any) -> bool:
+    return value is None or (_text(value) and value in _LIMITS)
+
+
 def _clips(value: Any) -> bool:
     return type(value) is list and all(
         type(clip) is list and len(clip) == 2 and _count(clip[0]) and _maybe_count(clip[1])
@@ -97,8 +162,9 @@ def _clips(value: Any) -> bool:
 # ─── fields and data ────────────────────────────────────────────────────────────────
 
 _RECORDS = re.compile(
-    rb"(?:[fdlLo]\x1f[0-9]{1,20}\x1f-?[0-9]{1,20}\x1f[^\x1f\0]*\x1f[^\0]+\0)*", re.DOTALL
+    rb"(?:[fdlLo]\x1f[0-9]{1,20}\x1f-?[0-9]{1,20}\x1f[^\x1f\0]*\x1f[^\0]+\0)*+", re.DOTALL
 )
+"""Possessive, or each record costs a hundred bytes until the last one has been looked at."""
 
 
 def _is_read(value: dict[str, Any], data: bytes) -> bool:
@@ -117,16 +183,30 @@ def _is_listing(value: dict[str, Any], data: bytes) -> bool:
 
 
 def _is_run(value: dict[str, Any], data: bytes) -> bool:
-    streams = [value.get("stdout"), value.get("stderr")]
-    return all(stream is None or _is_stream(stream) for stream in streams)
-
-
-def _is_stream(value: Any) -> bool:
-    return type(value) is dict and all(
-        _count(value.get(name)) for name in ("total", "head", "tail")
+    if value["exit_code"] is not None and value["signal"] is not None:
+        return False
+    # A command that ended well met no limit, and one that was killed for memory did.
+    if value["oom"] is not (value["limit"] == "memory"):
+        return False
+    is_over = not (value["timed_out"] or value.get("cancelled") is True)
+    if is_over and value["exit_code"] == 0 and value["limit"] is not None:
+        return False
+    streams = [value[name] for name in ("stdout", "stderr") if value.get(name) is not None]
+    return all(map(_is_stream, streams)) and len(data) == sum(
+        stream["head"] + stream["tail"] for stream in streams
     )
 
 
+def _is_stream(value: Any) -> bool:
+    return (
+        type(value) is dict
+        and value.keys() == {"total", "head", "tail"}
+        and all(map(_count, value.values()))
+        and value["head"] + value["tail"] <= value["total"]
+    )
+
+
+_NOT_READ = frozenset({"cut_by", "whole", "bom", "encoding"})
 _READ_RAW = Shape({"size": _count, "modified": _text, "hash": _maybe_text, "key": _key})
 
 _SHAPES: dict[str, Shape] = {
@@ -143,11 +223,16 @@ _SHAPES: dict[str, Shape] = {
             "clipped": _clips,
             "invalid": _flag,
         },
+        _NOT_READ,
         _is_read,
     ),
     "write": Shape({"size": _count, "hash": _maybe_text, "key": _key, "created": _flag}),
-    "edit": Shape({"size": _count, "hash": _maybe_text, "key": _key, "replacements": _count}),
-    "stat": Shape({"key": _key}),
+    "edit": Shape(
+        {"size": _count, "hash": _maybe_text, "key": _key, "replacements": _count},
+        frozenset({"first_line"}),
+    ),
+    "move": Shape({}),
+    "stat": Shape({"key": _key}, frozenset({"exists", "type", "size", "hash"})),
     "list": Shape(
         {
             "total": _maybe_count,
@@ -155,10 +240,14 @@ _SHAPES: dict[str, Shape] = {
             "truncated": _flag,
             "unreadable": _texts,
         },
+        frozenset({"entries"}),
         _is_listing,
     ),
     "delete": Shape({"deleted": _count, "truncated": _flag}),
-    "glob": Shape({"total": _count, "ignored": _count, "note": _maybe_text}),
+    "glob": Shape(
+        {"total": _count, "ignored": _count, "note": _maybe_text},
+        frozenset({"matches", "truncated"}),
+    ),
     "grep": Shape(
         {
             "matches": _count,
@@ -169,20 +258,22 @@ _SHAPES: dict[str, Shape] = {
             "partial": _flag,
             "warnings": _texts,
             "total_bytes": _count,
-        }
+        },
+        frozenset({"shown"}),
     ),
     "run": Shape(
         {
-            "exit_code": _maybe_count,
-            "signal": _maybe_text,
+            "exit_code": _exit_code,
+            "signal": _signal,
             "timed_out": _flag,
             "oom": _flag,
-            "limit": _maybe_text,
-            "cwd": _text,
+            "limit": _limit,
+            "cwd": _directory,
             "notes": _texts,
             "shell": _maybe_text,
             "interpreter": _maybe_text,
         },
+        frozenset({"cancelled", "stdout", "stderr"}),
         _is_run,
     ),
 }

@@ -25,6 +25,7 @@ from typing import Any, TypeAlias
 from executor.errors import EngineError
 from executor.sandbox.attach import STDOUT, Demultiplexer
 from executor.sandbox.engine import ENDED, Engine, NameTaken, status
+from executor.sandbox.reaper import build_labels
 
 Progress: TypeAlias = Callable[[str, int | None, int | None], None]
 """Called with what is being done, how much of it is done, and how much there is."""
@@ -246,7 +247,7 @@ def _step(engine: Engine, image: str, command: list[str]) -> dict[str, Any]:
         "AttachStdin": True,
         "AttachStdout": True,
         "AttachStderr": True,
-        "Labels": {KIND: "build"},
+        "Labels": build_labels(engine.settings.state_directory),
         "HostConfig": host,
     }
 

@@ -11,6 +11,9 @@ from executor.sandbox.connection import Connection
 
 BUFFER = 1 << 16
 """Bytes a read. One buffer for all: a fresh one for each costs more than the read itself."""
+LEAST = 1 << 12
+CROWD = 512
+"""Frames of one read over which the next one is smaller: all other boxes wait meanwhile."""
 
 
 class AttachedStream(asyncio.BufferedProtocol):
@@ -18,6 +21,7 @@ class AttachedStream(asyncio.BufferedProtocol):
 
     def __init__(self, connection: Connection) -> None:
         self._buffer = memoryview(bytearray(BUFFER))
+        self._size = BUFFER
         self._connection = connection
         self._demultiplexer = Demultiplexer()
         self._transport: asyncio.Transport | None = None
@@ -48,18 +52,23 @@ class AttachedStream(asyncio.BufferedProtocol):
 
     def get_buffer(self, size_hint: int) -> memoryview:
         """Where the next bytes go."""
-        return self._buffer
+        return self._buffer[: self._size]
 
     def buffer_updated(self, size: int) -> None:
         """Bytes from the engine."""
+        frames = 0
         try:
             for stream, piece in self._demultiplexer.feed(bytes(self._buffer[:size])):
                 if stream == STDOUT:
-                    self._connection.received(piece)
+                    frames += self._connection.received(piece)
                 else:
                     self._connection.received_stderr(piece)
         except ValueError as error:
             self._connection.lose(ProtocolError(f"the engine's stream is unreadable: {error}"))
+        if frames > CROWD:
+            self._size = max(LEAST, self._size // 2)
+        elif frames < CROWD // 4 and self._size < BUFFER:
+            self._size *= 2
 
     def connection_lost(self, error: Exception | None) -> None:
         """The socket is gone, by either end."""

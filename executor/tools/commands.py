@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 import time
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
@@ -158,6 +159,7 @@ def _outcome(context: Context, answer: Answer, timeout: float, **more: Any) -> O
     failed = value["timed_out"] or value["exit_code"] != 0
     causes = _causes(value, timeout, context.loop.limits) if failed else []
     notes = [str(note) for note in value["notes"]]
+    notes += _hints(context.loop.seccomp, answer.data, failed=failed)
     if value["timed_out"] and timeout == context.time_left:
         notes.append("the loop's time is over")
     room = size_of(with_notices("".join(f"{cause}\n" for cause in causes) + "\n", notes))
@@ -171,6 +173,36 @@ def _outcome(context: Context, answer: Answer, timeout: float, **more: Any) -> O
         truncated=streams.truncated,
         total_bytes=streams.total,
     )
+
+
+_UNTRACED = re.compile(
+    rb"ptrace[^\n]{0,80}Operation not permitted|LeakSanitizer has encountered a fatal error",
+    re.IGNORECASE,
+)
+_UNINSTALLED = re.compile(
+    rb"Could not open lock file /var/lib/(?:dpkg|apt)/"
+    rb"|dpkg: error: (?:requested operation requires superuser|unable to access the dpkg database)"
+)
+
+
+def _hints(profile: str, output: bytes, *, failed: bool) -> list[str]:
+    """What the box has to do with it, where a program's own words lead elsewhere.
+
+    A debugger may end well although it could trace nothing; apt asks for root, which
+    would not help.
+    """
+    hints: list[str] = []
+    if profile == "strict" and _UNTRACED.search(output):
+        hints.append(
+            "the seccomp profile strict has no ptrace, so debuggers and LeakSanitizer can't work; "
+            "ASAN_OPTIONS=detect_leaks=0 keeps the rest of ASan, the profile standard allows all"
+        )
+    if failed and _UNINSTALLED.search(output):
+        hints.append(
+            "packages can't be installed in the sandbox: its root file system is read-only, for "
+            "root too; open the loop with an image that has them"
+        )
+    return hints
 
 
 def _captured(answer: Answer) -> tuple[Captured, Captured]:

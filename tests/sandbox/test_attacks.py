@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import json
+import os
 import re
+import resource
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,7 +16,7 @@ import pytest
 from executor.errors import Code, ToolError
 from executor.model import Limits
 from tests.conftest import docker_box
-from tests.driver import Box, LoopThread
+from tests.driver import Box, LoopThread, wait_until
 
 FIND = "f=$(trap -p EXIT | grep -o '/run/executor/cwd-[0-9a-f]*' | head -1)"
 """How a command learns where the agent will read its directory."""
@@ -79,6 +84,7 @@ def test_a_worktree_that_may_not_be_entered_is_named(
     box.root.chmod(0o755)
 
 
+@pytest.mark.runc_only("gVisor starts 30 programs a second, not 500")
 def test_a_hundred_calls_that_end_at_once_cost_nobody_the_box(
     loop_thread: LoopThread, tmp_path: Path
 ) -> None:
@@ -111,6 +117,7 @@ def test_a_forged_marker_of_a_later_call_protects_nothing(container: Box) -> Non
     assert container.run("ps ax -o args | grep -c '[s]leep 992'").out == b"0\n"
 
 
+@pytest.mark.runc_only("400 generations take gVisor longer than the call has")
 def test_a_very_deep_tree_of_processes_is_ended(loop_thread: LoopThread, tmp_path: Path) -> None:
     """Four hundred generations that all wait: the agent climbs them without recursion."""
     box = docker_box(loop_thread, tmp_path, Limits(memory="1g", pids=512), "deep")
@@ -121,10 +128,10 @@ def test_a_very_deep_tree_of_processes_is_ended(loop_thread: LoopThread, tmp_pat
         "open('bottom', 'w').close()\n"
         "time.sleep(60)\n"
     )
-    future = box.start(None, 3, argv=["python3"], script=".py", body=code.encode())
-    assert future.result(60).value["timed_out"]
-    assert (box.root / "bottom").exists()
-    assert box.run("ps ax | wc -l").out.strip() < b"6"
+    future = box.start(None, 100, argv=["python3"], script=".py", body=code.encode())
+    wait_until((box.root / "bottom").exists)
+    future.cancel()
+    wait_until(lambda: box.run("ps ax | wc -l").out.strip() < b"6")
 
 
 @pytest.mark.parametrize("spoiler", ["chmod 000 /run/executor", "cat /dev/zero > /run/executor/x"])
@@ -172,22 +179,72 @@ def test_many_large_answers_are_sent_one_after_the_other(
     assert not re.search(b"oom_kill [1-9]", box.run("cat /sys/fs/cgroup/memory*/*oom*").out)
 
 
-LEASE = """
-import fcntl, os, signal, time
-signal.signal(signal.SIGIO, signal.SIG_IGN)
-fcntl.fcntl(os.open("bin/leased", os.O_RDONLY), 1024, 1)
-open("held", "w").close()
-time.sleep(60)
+COUNTED = """
+import ctypes, json, resource
+libc, timer, made = ctypes.CDLL(None), ctypes.c_void_p(), 0
+while made < 10_000 and libc.timer_create(0, None, ctypes.byref(timer)) == 0:
+    made += 1
+limits = {}
+for kind in (resource.RLIMIT_SIGPENDING, resource.RLIMIT_MSGQUEUE):
+    soft, hard = limits[kind] = resource.getrlimit(kind)
+    try:
+        resource.setrlimit(kind, (soft, hard + 1))
+        limits[kind] = "raised"
+    except (OSError, ValueError):
+        pass
+queues = 0
+while queues < 100 and libc.mq_open(b"/queue-%d" % queues, 0o102, 0o600, None) >= 0:
+    queues += 1
+print(json.dumps([made, queues, *limits.values()]))
 """
 
 
+@pytest.mark.runc_only("gVisor counts by itself, nothing of the host's")
+def test_what_is_counted_by_uid_stays_below_a_persons_limits(container: Box) -> None:
+    """A box of one's own uid can't use up the signals and queues that one has outside."""
+    ran = container.run(None, 20, argv=["python3"], script=".py", body=COUNTED.encode())
+    made, queues, signals, size = json.loads(ran.out)
+    assert 4000 < made <= 4096
+    assert 0 < queues < 6
+    assert signals == [4096, 4096] and size == [400 << 10, 400 << 10]
+    for kind, most in ((resource.RLIMIT_SIGPENDING, 4096), (resource.RLIMIT_MSGQUEUE, 400 << 10)):
+        outside = resource.getrlimit(kind)[0]
+        assert outside in (resource.RLIM_INFINITY,) or outside > most
+
+
+TRACED = """
+import ctypes, os, signal, sys
+assert ctypes.CDLL(None).ptrace(0, 0, 0, 0) == 0
+os.kill(os.getpid(), signal.SIGUSR1) if SIGNAL else os.execv("/bin/true", ["true"])
+"""
+
+
+@pytest.mark.parametrize("way", [0, 1], ids=["exec", "signal"])
+def test_nobody_makes_the_agent_a_debugger(container: Box, way: int) -> None:
+    """A command that has its parent trace it is ended, and was not reported as ended before."""
+    body = TRACED.replace("SIGNAL", str(way)).encode()
+    for _ in range(3):
+        ran = container.run(None, 10, argv=["python3"], script=".py", body=body)
+        assert (ran.value["signal"], ran.value["timed_out"]) == ("SIGKILL", False)
+    states = container.run("grep -h ^State /proc/[0-9]*/status").out
+    assert b"tracing" not in states and b"zombie" not in states
+
+
+@pytest.mark.runc_only("gVisor has no leases")
 def test_a_leased_program_holds_up_nothing(container: Box) -> None:
-    """Starting a program that another process has leased ends with its own time limit."""
-    container.run("mkdir -p bin; cp /bin/true bin/leased; rm -f held")
-    holder = container.start(None, 60, argv=["python3"], script=".py", body=LEASE.encode())
-    container.run("until [ -e held ]; do sleep .02; done")
-    path = {"PATH": "/workspace/bin:/usr/bin:/bin"}
-    ran = container.run("leased", 0.5, environment=path)
-    assert ran.value["timed_out"], ran
-    assert container.run("echo next").out == b"next\n"
-    holder.cancel()
+    """Starting a program that is leased outside ends with the command's own time limit.
+
+    Inside nobody can take a lease (C11); the worktree's owner outside still may.
+    """
+    container.run("mkdir -p bin; cp /bin/true bin/leased")
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)
+    handle = os.open(container.root / "bin" / "leased", os.O_RDONLY)
+    try:
+        fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        path = {"PATH": "/workspace/bin:/usr/bin:/bin"}
+        ran = container.run("leased", 0.5, environment=path)
+        assert ran.value["timed_out"], ran
+        assert container.run("echo next").out == b"next\n"
+    finally:
+        os.close(handle)
+        signal.signal(signal.SIGIO, before)

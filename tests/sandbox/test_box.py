@@ -83,6 +83,7 @@ print("alive")
 """
 
 
+@pytest.mark.runc_only("gVisor lets a command list and open the descriptors of process 1")
 def test_process_1_is_closed_to_its_children(container: Box) -> None:
     """Statement J8: descriptors, memory, environment and tracing of the agent are refused."""
     ran = container.run(None, argv=["python3"], script=".py", body=PROBE.encode())
@@ -90,6 +91,7 @@ def test_process_1_is_closed_to_its_children(container: Box) -> None:
     assert lines == dict.fromkeys(("fd", "mem", "environ", "cwd"), "13") | {"ptrace": "1"}, ran
 
 
+@pytest.mark.runc_only("gVisor delivers KILL and STOP to process 1")
 def test_signals_from_inside_do_nothing_to_process_1(container: Box) -> None:
     """Statement J7 on runc: KILL, STOP, TERM, INT, QUIT and HUP leave the agent as it was."""
     command = "for s in KILL STOP TERM INT QUIT HUP USR1 PIPE ALRM; do kill -$s 1; done; echo ok"
@@ -153,6 +155,7 @@ def test_a_process_that_sheds_every_mark_is_ended(container: Box, round_: int) -
 # ─── limits ─────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.runc_only("memory ends a box of gVisor as a whole")
 def test_the_memory_limit_kills_the_command_and_is_named(container: Box) -> None:
     """Statement I2: the command dies, the agent lives, the result says why."""
     ran = container.run("python3 -c 'x = bytearray(2 << 30)'")
@@ -187,6 +190,7 @@ def test_full_tmpfs_kill_no_agent(container: Box) -> None:
     assert container.run(f"rm -f {SCRATCH}/fill; echo ok").out == b"ok\n"
 
 
+@pytest.mark.runc_only("gVisor counts a waiting process as running")
 def test_cpu_time_is_held_to_the_limit(loop_thread: LoopThread, tmp_path: Path) -> None:
     """Statement I7: two busy processes share half a core."""
     box = docker_box(loop_thread, tmp_path, Limits(memory="256m", cpus=0.5), "half")
@@ -196,6 +200,7 @@ def test_cpu_time_is_held_to_the_limit(loop_thread: LoopThread, tmp_path: Path) 
     assert float(minutes) * 60 + float(seconds) < 4 * 0.5 * 1.5
 
 
+@pytest.mark.runc_only("/proc/self/status of gVisor tells less")
 def test_isolation_that_was_asked_for_is_there(container: Box) -> None:
     """No capability, no new privileges, seccomp on, only loopback, read-only root, own uid."""
     status = container.run("grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status").out.decode()
@@ -258,6 +263,7 @@ def test_killing_the_agent_from_outside_is_a_typed_error(
     assert "ended with code 137" in str(error)
 
 
+@pytest.mark.runc_only("memory ends a box of gVisor as a whole")
 def test_an_earlier_kill_for_memory_is_no_cause(loop_thread: LoopThread, tmp_path: Path) -> None:
     """The engine's `OOMKilled` is for ever; a later loss is not put down to it."""
     box = docker_box(loop_thread, tmp_path, exec_id="sticky")
@@ -285,6 +291,7 @@ def test_a_pause_longer_than_the_lease_ends_nothing(
 ) -> None:
     """Pings that waited through a pause are read before the lease is judged."""
     monkeypatch.setattr("executor.sandbox.box.LEASE", 2.0)
+    monkeypatch.setattr(connection_module, "PING_SUSPICION", 60.0)
     monkeypatch.setattr(connection_module, "PING_INTERVAL", 0.2)
     box = docker_box(loop_thread, tmp_path, exec_id="pause")
     subprocess.run(["docker", "pause", box.sandbox.id], check=True, timeout=30)

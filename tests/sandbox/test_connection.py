@@ -5,19 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import tracemalloc
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from executor.agent import frame
 from executor.agent.frame import encode, encode_json
 from executor.errors import AgentLost, Code, ProtocolError, SandboxError, ToolError
 from executor.sandbox import connection as connection_module
-from executor.sandbox.connection import LIVE_CREDIT, LIVE_PIECE, MAX_DATA, Connection
+from executor.sandbox.connection import (
+    LIVE_CREDIT,
+    LIVE_PIECE,
+    MAX_PIECES,
+    MAX_STDERR,
+    Connection,
+)
+from executor.sandbox.replies import MAX_DATA, MAX_RECORDS, SLACK
+from tests.fuzzing import cases
 
 HELLO = {"lease": 30.0}
 RAN: dict[str, Any] = {
@@ -62,7 +69,7 @@ def outcome_of(*answer: bytes) -> Any:
     """What a call on channel 1 comes to when the agent sends these bytes."""
 
     async def scene(connection: Connection, script: Script) -> Any:
-        call = asyncio.ensure_future(connection.request("stat", {}))
+        call = asyncio.ensure_future(connection.request("any", {}))
         await asyncio.sleep(0)
         for piece in answer:
             connection.received(piece)
@@ -118,6 +125,9 @@ HOSTILE = {
     "Infinity": encode(frame.REPLY, 1, b'{"ok": {"a": -Infinity}}'),
     "deep nesting": encode(frame.REPLY, 1, b'{"ok": {"a": ' + DEEP + b"}}"),
     "a number of 5,000 digits": encode(frame.REPLY, 1, b'{"ok": {"a": ' + b"9" * 5000 + b"}}"),
+    "a number of 21 digits": encode(frame.REPLY, 1, b'{"ok": {"a": ' + b"9" * 21 + b"}}"),
+    "a pong unasked": encode(frame.PONG, 0, b"") * 2,
+    "a pong too many": encode(frame.PONG, 0, b"12345678") * 2,
     "a second READY": encode_json(frame.READY, 0, {"hash": "h"}),
     "Infinity in other words": encode(
         frame.REPLY, 1, b'{"error": {"code": "TIMEOUT", "message": "x", "details": {"a": 1e999}}}'
@@ -146,7 +156,7 @@ def test_a_duplicate_answer_ends_the_box() -> None:
     """An id is good for one answer."""
 
     async def scene(connection: Connection, script: Script) -> SandboxError | None:
-        call = asyncio.ensure_future(connection.request("stat", {}))
+        call = asyncio.ensure_future(connection.request("any", {}))
         await asyncio.sleep(0)
         connection.received(reply({"ok": {}}) + reply({"ok": {}}))
         await call
@@ -166,7 +176,7 @@ def test_data_of_all_calls_together_are_bounded() -> None:
     """Many calls at once are no way around the bound."""
 
     async def scene(connection: Connection, script: Script) -> list[Any]:
-        calls = [asyncio.ensure_future(connection.request("stat", {})) for _ in range(8)]
+        calls = [asyncio.ensure_future(connection.request("any", {})) for _ in range(8)]
         await asyncio.sleep(0)
         for number in range(MAX_DATA // frame.MAX_PAYLOAD + 1):
             connection.received(encode(frame.DATA, 1 + number % 8, bytes(frame.MAX_PAYLOAD)))
@@ -181,7 +191,7 @@ def test_data_count_until_their_answer_has_come() -> None:
     async def scene(connection: Connection, script: Script) -> None:
         piece = bytes(frame.MAX_PAYLOAD)
         for channel in range(1, 4):
-            call = asyncio.ensure_future(connection.request("stat", {}))
+            call = asyncio.ensure_future(connection.request("any", {}))
             await asyncio.sleep(0)
             for _ in range(MAX_DATA // 2 // frame.MAX_PAYLOAD):
                 connection.received(encode(frame.DATA, channel, piece))
@@ -191,26 +201,74 @@ def test_data_count_until_their_answer_has_come() -> None:
     play(scene)
 
 
-def test_tiny_pieces_of_data_take_no_more_room_than_large_ones() -> None:
-    """200,000 frames of two bytes are held as 400 KB, not as an object each."""
+def test_tiny_pieces_of_data_end_the_box() -> None:
+    """An agent fills its frames: 41 of two bytes are a flood, and 40 are held as 80 bytes."""
+    tiny = encode(frame.DATA, 1, b"ab")
+    assert outcome_of(tiny * MAX_PIECES, reply({"ok": {}})).data == b"ab" * MAX_PIECES
+    assert isinstance(outcome_of(tiny * (MAX_PIECES + 1)), ProtocolError)
 
-    async def scene(connection: Connection, script: Script) -> tuple[int, bytes]:
-        call = asyncio.ensure_future(connection.request("stat", {}))
+
+ASKED: dict[str, tuple[dict[str, Any], int]] = {
+    "run": ({"head": 100, "tail": 50}, 300),
+    "read": ({"max_bytes": 1000, "line_chars": 10}, 1040 + SLACK),
+    "grep": ({"max_bytes": 1000, "line_chars": 10}, 1040 + SLACK),
+    "list": ({"max_entries": 5}, MAX_RECORDS),
+    "write": ({}, 0),
+    "edit": ({}, 0),
+    "move": ({}, 0),
+    "stat": ({}, 0),
+}
+
+
+@pytest.mark.parametrize("op", ASKED)
+def test_more_data_than_were_asked_for_end_the_box(op: str) -> None:
+    """Statement J2: each request bounds its answer, and it is found before all has come."""
+    arguments, most = ASKED[op]
+
+    async def scene(connection: Connection, script: Script) -> SandboxError | None:
+        call = asyncio.ensure_future(connection.request(op, dict(arguments)))
         await asyncio.sleep(0)
-        pieces = encode(frame.DATA, 1, b"ab") * 2000
-        tracemalloc.start()
-        try:
-            for _ in range(100):
-                connection.received(pieces)
-            peak = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-        connection.received(reply({"ok": {}}))
-        return peak, (await call).data
+        if most:
+            for piece in frame.split(bytes(most)):
+                connection.received(encode(frame.DATA, 1, piece))
+            assert connection.error is None
+        connection.received(encode(frame.DATA, 1, b"x"))
+        with pytest.raises(ProtocolError, match="more than were asked for"):
+            await call
+        return connection.error
 
-    peak, data = play(scene)
-    assert data == b"ab" * 200_000
-    assert peak < 4 << 20
+    assert isinstance(play(scene), ProtocolError)
+
+
+@pytest.mark.parametrize(
+    ("op", "arguments"),
+    [("glob", {"max_results": 3}), ("list", {"max_entries": 3}), ("delete", {})],
+)
+def test_more_records_than_were_asked_for_end_the_box(op: str, arguments: dict[str, Any]) -> None:
+    """Statement J2: forty million empty names would be forty million objects of the host."""
+
+    async def scene(connection: Connection, script: Script) -> None:
+        call = asyncio.ensure_future(connection.request(op, arguments))
+        await asyncio.sleep(0)
+        connection.received(encode(frame.DATA, 1, bytes(1001)) + reply({"ok": {}}))
+        with pytest.raises(ProtocolError, match="more records"):
+            await call
+
+    play(scene)
+
+
+def test_a_flood_beside_the_stream_ends_the_box() -> None:
+    """Statement J5: what is said on stderr is bounded, and only its end is kept."""
+
+    async def scene(connection: Connection, script: Script) -> SandboxError | None:
+        for _ in range(MAX_STDERR // 1000):
+            connection.received_stderr(bytes(1000))
+        assert connection.error is None
+        connection.received_stderr(bytes(2000))
+        assert len(connection.stderr) <= 8192
+        return connection.error
+
+    assert isinstance(play(scene), ProtocolError)
 
 
 def test_another_runtime_is_refused() -> None:
@@ -242,10 +300,10 @@ def test_a_lost_stream_ends_every_waiting_call() -> None:
     """No call is left waiting, and none is taken afterwards."""
 
     async def scene(connection: Connection, script: Script) -> list[Any]:
-        calls = [asyncio.ensure_future(connection.request("stat", {})) for _ in range(3)]
+        calls = [asyncio.ensure_future(connection.request("any", {})) for _ in range(3)]
         await asyncio.sleep(0)
         connection.closed("gone")
-        late = asyncio.ensure_future(connection.request("stat", {}))
+        late = asyncio.ensure_future(connection.request("any", {}))
         assert script.is_closed
         return await asyncio.gather(*calls, late, return_exceptions=True)
 
@@ -315,7 +373,7 @@ def test_a_call_cancelled_twice_is_ended_by_its_answer() -> None:
     async def scene(connection: Connection, script: Script) -> SandboxError | None:
         await cancelled_twice(connection)
         connection.received(reply({"error": {"code": "CANCELLED", "message": "cancelled"}}))
-        again = asyncio.ensure_future(connection.request("stat", {}))
+        again = asyncio.ensure_future(connection.request("any", {}))
         await asyncio.sleep(0)
         connection.received(reply({"ok": {}}, channel=2))
         await again
@@ -343,11 +401,11 @@ def test_a_call_waits_until_the_stream_takes_it() -> None:
 
     async def scene(connection: Connection, script: Script) -> None:
         connection.pause()
-        call = asyncio.ensure_future(connection.request("stat", {}, timeout=60))
+        call = asyncio.ensure_future(connection.request("any", {}, timeout=60))
         await asyncio.sleep(0)
-        assert b"stat" not in script.sent
+        assert b"any" not in script.sent
         connection.resume()
-        while b"stat" not in script.sent:
+        while b"any" not in script.sent:
             await asyncio.sleep(0)
         connection.received(reply({"ok": {}}))
         await call
@@ -358,17 +416,19 @@ def test_a_call_waits_until_the_stream_takes_it() -> None:
 
 @pytest.mark.usefixtures("impatient")
 def test_pongs_that_answer_no_ping_keep_no_box() -> None:
-    """An agent that does not read can't say what a ping held."""
+    """An agent that does not read can't say what a ping held, and answers as often as asked."""
 
-    async def scene(connection: Connection, script: Script) -> SandboxError:
-        ping = frame.HEADER.pack(frame.PING, 0, 0)[:5]
-        while connection.error is None:
-            number = script.sent.count(ping)
-            connection.received(encode(frame.PONG, 0, str(number).encode()))
-            await asyncio.sleep(0.001)
-        return connection.error
+    async def scene(connection: Connection, script: Script) -> tuple[str, str]:
+        await asyncio.sleep(0)  # the first ping goes out
+        connection.received(encode(frame.PONG, 0, b"guessed"))
+        silent = await loss_of(connection)
+        other = Connection(None, lambda error: other.fail_waiting(error))  # noqa: PLW0108 (it is not there yet)
+        other.received(encode(frame.PONG, 0, b""))
+        return str(silent), str(other.error)
 
-    assert "did not answer" in str(play(scene))
+    silent, hasty = play(scene)
+    assert "did not answer" in silent
+    assert "a ping that was not sent" in hasty
 
 
 @pytest.mark.usefixtures("impatient")
@@ -469,12 +529,11 @@ def test_live_output_comes_in_pieces_of_a_read(size: int) -> None:
     assert isinstance(play(scene), ProtocolError)
 
 
-@settings(
-    max_examples=10_000, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
-)
+@pytest.mark.fuzz
+@cases(2000)
 @given(st.lists(st.binary(max_size=60), max_size=5))
 def test_fuzzed_bytes_never_raise_anything_else(pieces: list[bytes]) -> None:
-    """10,000 cases: bytes from the agent end in frames or a typed error, never an exception."""
+    """Bytes from the agent end in frames or a typed error, never an exception."""
     loop = asyncio.new_event_loop()
 
     async def run() -> None:
@@ -490,7 +549,8 @@ def test_fuzzed_bytes_never_raise_anything_else(pieces: list[bytes]) -> None:
         loop.close()
 
 
-@settings(max_examples=2000, deadline=None, database=None)
+@pytest.mark.fuzz
+@cases(500)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=5),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 import os
+import platform
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 
 from executor.errors import ConfigError
 from executor.model import Limits, LoopSpec
-from executor.sandbox import container, ownership
+from executor.sandbox import container, ownership, seccomp
 from executor.sandbox.container import Ceilings, Files, Image, Owner, create_request
 from executor.sandbox.inspection import (
     PolicyMismatch,
@@ -115,7 +117,10 @@ def test_every_field_is_decided() -> None:
             "Privileged": False,
             "CapAdd": [],
             "CapDrop": ["ALL"],
-            "SecurityOpt": ["no-new-privileges:true"],
+            "SecurityOpt": [
+                "no-new-privileges:true",
+                f"seccomp={seccomp.profile('standard', platform.machine())}",
+            ],
             "GroupAdd": [],
             "CgroupnsMode": "private",
             "IpcMode": "private",
@@ -126,7 +131,10 @@ def test_every_field_is_decided() -> None:
             "Devices": [],
             "DeviceCgroupRules": [],
             "DeviceRequests": [],
-            "Sysctls": {},
+            "Sysctls": {
+                "net.ipv4.tcp_rmem": "4096 131072 1048576",
+                "net.ipv4.tcp_wmem": "4096 16384 1048576",
+            },
             "StorageOpt": {},
             "ReadonlyRootfs": True,
             "ReadonlyPaths": [
@@ -137,6 +145,21 @@ def test_every_field_is_decided() -> None:
                 "/proc/sysrq-trigger",
                 "/dev",
                 "/sys/fs/cgroup",
+            ],
+            "MaskedPaths": [
+                "/proc/acpi",
+                "/proc/asound",
+                "/proc/interrupts",
+                "/proc/kcore",
+                "/proc/keys",
+                "/proc/latency_stats",
+                "/proc/sched_debug",
+                "/proc/scsi",
+                "/proc/timer_list",
+                "/proc/timer_stats",
+                "/sys/devices/virtual/powercap",
+                "/sys/firmware",
+                *(f"/sys/devices/system/cpu/cpu{n}/thermal_throttle" for n in range(4)),
             ],
             "Init": False,
             "Memory": 4 * GIB,
@@ -153,6 +176,8 @@ def test_every_field_is_decided() -> None:
                 {"Name": "nofile", "Soft": 16384, "Hard": 16384},
                 {"Name": "fsize", "Soft": 20 * GIB, "Hard": 20 * GIB},
                 {"Name": "memlock", "Soft": 8 << 20, "Hard": 8 << 20},
+                {"Name": "sigpending", "Soft": 4096, "Hard": 4096},
+                {"Name": "msgqueue", "Soft": 400 << 10, "Hard": 400 << 10},
             ],
             "Tmpfs": {
                 "/tmp": "rw,nosuid,nodev,size=939524096,nr_inodes=114688,exec,mode=1777",
@@ -205,6 +230,7 @@ def test_no_ulimit_is_above_the_machines_hard_limit() -> None:
     ceilings = Ceilings(open_files=1024, locked_memory=65536, core=0, file_bytes=GIB)
     ulimits = create_request(plan(ceilings=ceilings))["HostConfig"]["Ulimits"]
     hard = {"core": 0, "nofile": 1024, "fsize": GIB, "memlock": 65536}
+    hard |= {"sigpending": 4096, "msgqueue": 400 << 10}
     assert {one["Name"]: one["Hard"] for one in ulimits} == hard
     assert all(one["Soft"] == one["Hard"] for one in ulimits)
 
@@ -348,7 +374,6 @@ def inspected(request: dict[str, Any]) -> dict[str, Any]:
     """What an engine answers that did as it was told."""
     request = copy.deepcopy(request)
     host = request.pop("HostConfig")
-    host["MaskedPaths"] = ["/proc/kcore", "/proc/keys", "/proc/timer_list", "/sys/firmware"]
     points = [
         {
             "Type": one["Type"],
@@ -366,11 +391,14 @@ def inspected(request: dict[str, Any]) -> dict[str, Any]:
 def harmless(reply: dict[str, Any]) -> None:
     """What engines rewrite without changing anything."""
     host = reply["HostConfig"]
-    for name in ("Binds", "CapAdd", "Dns", "GroupAdd", "Devices", "VolumesFrom", "Sysctls"):
+    for name in ("Binds", "CapAdd", "Dns", "GroupAdd", "Devices", "VolumesFrom"):
         host[name] = None
-    host |= {"CapDrop": ["CAP_ALL"], "SecurityOpt": ["no-new-privileges"], "Runtime": "runc"}
+    _, profile = host["SecurityOpt"]
+    spaced = "seccomp=" + json.dumps(json.loads(profile.removeprefix("seccomp=")), indent=1)
+    host |= {"CapDrop": ["CAP_ALL"], "SecurityOpt": [spaced, "no-new-privileges"]}
+    host |= {"Runtime": "runc"}
     host |= {"RestartPolicy": {"Name": "", "MaximumRetryCount": 0}, "OomKillDisable": False}
-    host["MaskedPaths"].append("/proc/interrupts")
+    host["MaskedPaths"].append("/proc/newer")
     host["Ulimits"].reverse()
     for mount in host["Mounts"]:
         if not mount["ReadOnly"]:
@@ -415,7 +443,9 @@ def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         ("HostConfig.CapAdd", ["NET_ADMIN"]),
         ("HostConfig.CapDrop", None),
         ("HostConfig.SecurityOpt", None),
+        ("HostConfig.SecurityOpt", ["no-new-privileges:true"]),
         ("HostConfig.SecurityOpt", ["no-new-privileges:true", "seccomp=unconfined"]),
+        ("HostConfig.SecurityOpt", ["no-new-privileges:true", 'seccomp={"syscalls":[]}']),
         ("HostConfig.NetworkMode", "default"),
         ("HostConfig.Privileged", True),
         ("HostConfig.ReadonlyRootfs", False),

@@ -6,13 +6,16 @@ import os
 import resource
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from executor.errors import ConfigError, SandboxUnavailable
+from executor.errors import ConfigError, ForbiddenMount, SandboxUnavailable
 from executor.sandbox import ownership
 from executor.sandbox.container import Owner
-from executor.sandbox.ownership import GitEntry, open_worktree, owner_of
+from executor.sandbox.facts import parse_facts
+from executor.sandbox.ownership import GitEntry, UserMap, open_worktree, owner_of
+from tests.sandbox import engines
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
 
@@ -97,6 +100,106 @@ def test_every_uid_has_a_name_and_a_home(owner: Owner, passwd: str, group: str, 
     assert ownership.user_name(owner) == name
 
 
+# ─── whose, where the engine maps users ─────────────────────────────────────────────
+
+REMAPPED = UserMap(100000, 100000, 65536)
+ENGINES_USER = UserMap(1001, 1001, 1)
+
+
+@pytest.mark.parametrize(
+    ("replies", "user", "expected"),
+    [
+        (engines.DOCKER_20, None, ownership.SAME),
+        (engines.DOCKER_28, Owner(0, 0), ownership.SAME),
+        (engines.REMAPPED_20, Owner(0, 0), REMAPPED),
+        (engines.REMAPPED, None, UserMap(231072, 231073, 65536)),
+        (engines.ROOTLESS, Owner(1001, 1001), ENGINES_USER),
+        (engines.ROOTLESS_DELEGATED, Owner(1001, 100), UserMap(1001, 100, 1)),
+        (engines.ROOTLESS, None, UserMap(None, None, 0)),
+        (engines.PODMAN_5, Owner(0, 0), ownership.SAME),
+    ],
+)
+def test_maps_of_engines(
+    replies: tuple[dict[str, Any], dict[str, Any]], user: Owner | None, expected: UserMap
+) -> None:
+    """The map is in the name of the engine's directory, or is the rootless engine's user."""
+    assert ownership.user_map(parse_facts("unix:///s", *replies), user) == expected
+
+
+def test_a_map_that_an_engine_does_not_tell_is_not_guessed() -> None:
+    """A data directory of another form says nothing."""
+    for root in ("/var/lib/docker", "/data/100000", "/data/1.x", "/data/1.2.3", ""):
+        version, info = engines.REMAPPED_20
+        facts = parse_facts("unix:///s", version, {**info, "DockerRootDir": root})
+        assert ownership.user_map(facts) == UserMap(None, None, 0)
+
+
+@pytest.mark.parametrize(
+    ("users", "outside", "inside"),
+    [
+        (ownership.SAME, Owner(1000, 100), Owner(1000, 100)),
+        (ownership.SAME, Owner(0, 0), Owner(0, 0)),
+        (REMAPPED, Owner(101000, 101000), Owner(1000, 1000)),
+        (REMAPPED, Owner(100000, 165535), Owner(0, 65535)),
+        (REMAPPED, Owner(99999, 100000), None),
+        (REMAPPED, Owner(165536, 100000), None),
+        (REMAPPED, Owner(101000, 1000), None),
+        (REMAPPED, Owner(0, 0), None),
+        (ENGINES_USER, Owner(1001, 1001), Owner(0, 0)),
+        (ENGINES_USER, Owner(1002, 1001), None),
+        (UserMap(None, None, 0), Owner(1000, 1000), None),
+    ],
+)
+def test_uids_inside_and_outside(users: UserMap, outside: Owner, inside: Owner | None) -> None:
+    """Who has a uid inside gets it, both ways; nobody else does."""
+    assert users.inside(outside) == inside
+    if inside is not None:
+        assert users.outside(inside) == outside
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("users", "owner", "words"),
+    [
+        (REMAPPED, 0, ["belongs to 0:0", "from 100000 to 165535", "chown -R 101000:101000"]),
+        (ENGINES_USER, 1000, ["rootless", "chown -R 1001:1001"]),
+        (UserMap(None, None, 0), 1000, ["without saying how", "--uid"]),
+    ],
+)
+def test_an_owner_that_no_box_knows_is_refused(
+    work: Path, users: UserMap, owner: int, words: list[str]
+) -> None:
+    """The sentence says whose it is and what to do; a uid that is named is taken as it is."""
+    os.chown(work, owner, owner)
+    with open_worktree(work) as worktree:
+        with pytest.raises(ConfigError) as caught:
+            owner_of(worktree, None, users)
+        assert all(word in str(caught.value) for word in words), str(caught.value)
+        assert owner_of(worktree, 7, users) == Owner(7, 7)
+        assert "Commands run as" in " ".join(ownership.notices(worktree, Owner(7, 7), REMAPPED))
+
+
+@needs_root
+def test_a_mapped_owner_is_told_nothing_new(work: Path) -> None:
+    """Where the owner has a uid inside there is nothing to say, but that it may be 0."""
+    os.chown(work, 101000, 101000)
+    with open_worktree(work) as worktree:
+        assert owner_of(worktree, None, REMAPPED) == Owner(1000, 1000)
+        assert ownership.notices(worktree, Owner(1000, 1000), REMAPPED) == []
+    os.chown(work, 100000, 100000)
+    with open_worktree(work) as worktree:
+        (notice,) = ownership.notices(worktree, Owner(0, 0), REMAPPED)
+        assert "without capabilities" in notice
+
+
+@needs_root
+def test_covers_belong_to_the_owner_outside(work: Path, tmp_path: Path) -> None:
+    """Names inside are those of the uid inside; the file outside has the uid outside."""
+    files = ownership.write_files(tmp_path, Owner(1000, 1000), GitEntry.FILE, Owner(101000, 101000))
+    assert files.git is not None and files.git.stat().st_uid == 101000
+    assert "sandbox:x:1000:1000" in files.passwd.read_text()
+
+
 # ─── which directories ──────────────────────────────────────────────────────────────
 
 
@@ -146,7 +249,7 @@ def test_what_is_no_directory_is_refused(tmp_path: Path, name: str) -> None:
 def test_a_link_into_a_forbidden_place_is_refused(tmp_path: Path) -> None:
     """C9: a symbolic link to a place of the host is that place."""
     (tmp_path / "link").symlink_to("/etc")
-    with pytest.raises(ConfigError, match="/etc is a directory that no sandbox may write"):
+    with pytest.raises(ForbiddenMount, match="/etc is a directory that no sandbox may write"):
         open_worktree(tmp_path / "link")
 
 
@@ -157,7 +260,7 @@ def test_the_state_directory_is_refused_by_any_name(tmp_path: Path) -> None:
     (tmp_path / "other").symlink_to(state)
     for path in (tmp_path, state, state / "deep", tmp_path / "other" / "deep"):
         for named in (state, tmp_path / "other"):
-            with pytest.raises(ConfigError, match="no sandbox may write"):
+            with pytest.raises(ForbiddenMount, match="no sandbox may write"):
                 open_worktree(path, [named])
 
 
@@ -171,7 +274,7 @@ def test_a_bind_mount_of_a_forbidden_place_is_refused(tmp_path: Path) -> None:
     try:
         inner = next(path for path in place.iterdir() if path.is_dir() and not path.is_symlink())
         for path in (place, inner):
-            with pytest.raises(ConfigError, match="leads into /etc"):
+            with pytest.raises(ForbiddenMount, match="leads into /etc"):
                 open_worktree(path)
     finally:
         subprocess.run(["umount", place], timeout=10, check=True)

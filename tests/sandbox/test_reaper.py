@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
@@ -22,13 +23,14 @@ from executor.sandbox.container import (
     LABEL_BOOT,
     LABEL_CONTROLLER,
     LABEL_EXPIRES,
+    LABEL_POLICY,
     LABEL_STATE,
     Image,
 )
 from executor.sandbox.engine import Engine, status
 from executor.sandbox.reaper import Identity, Reaped, reap
 from executor.settings import Settings
-from tests.sandbox.tiny import LIFE, created, engine, tiny_image
+from tests.sandbox.tiny import LIFE, engine, tiny_image
 
 ROOT = Path(__file__).parents[2]
 
@@ -109,15 +111,23 @@ def labels(state: Path, controller: str, **changes: str) -> dict[str, str]:
         LABEL_BOOT: reaper.boot_id(),
         LABEL_STATE: str(state),
         LABEL_EXPIRES: str(int(time.time()) + 3600),
+        LABEL_POLICY: "p",
         **changes,
     }
 
 
 @contextlib.asynccontextmanager
 async def box(
-    engine: Engine, image: Image, labels: dict[str, str], command: str | None = "sleep 600"
+    engine: Engine,
+    image: Image,
+    labels: dict[str, str],
+    command: str | None = "sleep 600",
+    holder: Identity | None = None,
 ) -> AsyncIterator[str]:
     """A running box with these labels; an ended one for `true`, a created one for None."""
+    name = f"executor-test-{uuid.uuid4().hex[:12]}"
+    if holder is not None:
+        holder.hold(name)
     request = {
         "Image": image.reference,
         "Entrypoint": ["/bin/sh", "-c", command or "true"],
@@ -125,12 +135,15 @@ async def box(
         "HostConfig": {"NetworkMode": "none"},
         "Labels": labels,
     }
-    async with created(engine, request) as id:
+    id = await engine.create(name, request)
+    try:
         if command is not None:
             await engine.start(id)
         if command == "true":
             await engine.wait(id, LIFE)
         yield id
+    finally:
+        await engine.remove(id)
 
 
 async def exists(engine: Engine, id: str) -> bool:
@@ -338,7 +351,8 @@ def test_a_killed_controllers_box_is_removed_and_a_living_ones_is_not(
                 process.kill()
                 await asyncio.to_thread(process.wait, LIFE)
                 with Identity.claim(tmp_path) as own:
-                    async with box(engine, image, own.labels("l", "t", 60)) as mine:
+                    mark = own.labels("l", "t", 60)
+                    async with box(engine, image, mark, holder=own) as mine:
                         passes = await asyncio.gather(
                             reap(engine, tmp_path, own), reap(engine, tmp_path, own)
                         )
@@ -365,7 +379,7 @@ def test_two_controllers_do_not_reap_each_other(tmp_path: Path, image: Image) ->
             async with contextlib.AsyncExitStack() as stack:
                 boxes = [
                     await stack.enter_async_context(
-                        box(engine, image, identity.labels("l", "t", 60), command)
+                        box(engine, image, identity.labels("l", "t", 60), command, identity)
                     )
                     for identity in (first, same, far)
                     for command in ("sleep 600", "true", None)
@@ -437,8 +451,8 @@ def test_ended_boxes_that_nobody_wants_go_after_a_while(
         with Identity.claim(tmp_path) as own, Identity.claim(tmp_path) as other:
             foreign = labels(tmp_path, "0" * 16, **{LABEL_STATE: name})
             async with (
-                box(engine, image, own.labels("l", "t", 60), "true") as mine,
-                box(engine, image, own.labels("l", "t", 60), None) as opening,
+                box(engine, image, own.labels("l", "t", 60), "true", own) as mine,
+                box(engine, image, own.labels("l", "t", 60), None, own) as opening,
                 box(engine, image, other.labels("l", "t", 60), "true") as others,
                 box(engine, image, foreign, "true") as ended,
                 box(engine, image, foreign) as running,
@@ -450,6 +464,51 @@ def test_ended_boxes_that_nobody_wants_go_after_a_while(
     run(scenario)
 
 
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("command", ["sleep 600", "true", None])
+def test_a_box_that_its_controller_has_let_go_is_swept_at_once(
+    tmp_path: Path, image: Image, command: str | None
+) -> None:
+    """M4: a living controller's own sweep takes what closing could not remove, files too;
+    nobody else's does, for to others the controller lives."""
+
+    async def scenario(engine: Engine) -> None:
+        with Identity.claim(tmp_path) as own, Identity.claim(tmp_path) as other:
+            mark = {**own.labels("l", "t", 60), LABEL_POLICY: "p"}
+            async with box(engine, image, mark, command, own) as id:
+                name = (await engine.inspect(id))["Name"].removeprefix("/")
+                files = own.files_directory(name)
+                for identity in (own, other, None):
+                    assert (await reap(engine, tmp_path, identity)).containers == ()
+                own.let_go(name)
+                for identity in (other, None):
+                    assert (await reap(engine, tmp_path, identity)).containers == ()
+                assert files.is_dir()
+                assert (await reap(engine, tmp_path, own)).containers == (id,)
+                assert (await exists(engine, id), files.exists()) == (False, False)
+
+    run(scenario)
+
+
+@pytest.mark.timeout(120)
+def test_what_built_for_a_dead_process_is_swept(tmp_path: Path, image: Image) -> None:
+    """M3: a building container goes when nobody holds the lock of its state directory."""
+
+    async def scenario(engine: Engine) -> None:
+        lock = tmp_path / reaper.BUILD_LOCK
+        async with (
+            box(engine, image, reaper.build_labels(tmp_path)) as building,
+            box(engine, image, reaper.build_labels(tmp_path / "other")) as elsewhere,
+        ):
+            with lock.open("w") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                assert (await reap(engine, tmp_path)).containers == ()
+            assert (await reap(engine, tmp_path)).containers == (building,)
+            assert await exists(engine, elsewhere)
+
+    run(scenario)
+
+
 class Refusing(NoContainers):
     """An engine that removes nothing."""
 
@@ -457,7 +516,7 @@ class Refusing(NoContainers):
         self.listed = listed
 
     async def list_containers(self, labels: Any) -> list[dict[str, Any]]:
-        return self.listed
+        return self.listed if LABEL_CONTROLLER in labels else []
 
     async def remove(self, id: str) -> None:
         raise EngineError(f"can't remove {id}")

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import dataclasses
 import io
+import platform
 import re
 import shutil
 import socket
@@ -39,7 +40,12 @@ LIFE = 60
 FACTS = parse_facts(
     "unix:///var/run/docker.sock",
     {"Version": "20.10.24", "ApiVersion": "1.41", "MinAPIVersion": "1.12"},
-    {"NCPU": 4, "Runtimes": {"runc": {}, "runsc": {}}, "DefaultRuntime": "runc"},
+    {
+        "NCPU": 4,
+        "Architecture": platform.machine(),
+        "Runtimes": {"runc": {}, "runsc": {}},
+        "DefaultRuntime": "runc",
+    },
 )
 
 
@@ -75,7 +81,7 @@ async def engine() -> AsyncIterator[Engine]:
 async def tiny_image(engine: Engine, changes: Iterable[str] = ()) -> AsyncIterator[Image]:
     """An image with a shell, removed afterwards."""
     name = f"executor-test-{uuid.uuid4().hex[:12]}:tiny"
-    await engine.import_image(name, [_root_file_system()], [*changes, f"LABEL {LABEL}=tiny"])
+    await engine.import_image(name, [root_file_system()], [*changes, f"LABEL {LABEL}=tiny"])
     try:
         inspected = await engine.inspect_image(name)
         assert inspected is not None
@@ -147,7 +153,7 @@ def _converse(connection: socket.socket, script: str) -> str:
 # ─── the image ──────────────────────────────────────────────────────────────────────
 
 
-def _root_file_system() -> bytes:
+def root_file_system() -> bytes:
     """A tar with the programs and what they are linked with."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", dereference=True) as tar:

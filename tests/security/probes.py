@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.driver import Box
 
-PYTHON = "/opt/executor/bin/python3 -I -S -B -"
+PYTHON = ["/opt/executor/bin/python3", "-I", "-S", "-B"]
 PRELUDE = """
 import ctypes, errno, json, os, platform, signal, sys
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -42,6 +42,7 @@ def probe(box: Box, code: str, timeout: float = 30, **more: Any) -> Any:
     Raises:
         AssertionError: it ended in another way.
     """
-    ran = box.run(PYTHON, timeout, body=(PRELUDE + code).encode(), **more)
+    body = (PRELUDE + code).encode()
+    ran = box.run(None, timeout, argv=PYTHON, script=".py", body=body, **more)
     assert ran.code == 0, (ran.value, ran.out[-2000:], ran.err[-2000:])
     return json.loads(ran.out.decode())

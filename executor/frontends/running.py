@@ -1,0 +1,234 @@
+"""How a command runs, ends and prints. Results go to stdout, all that is for people to stderr.
+
+What comes from elsewhere is shown through `executor.text`: by `say`, by `show`, and in
+logs, whose lines are one line each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import select
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, NoReturn, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from executor.catalog import Catalog, load
+from executor.errors import ConfigError, SandboxError
+from executor.frontends.signals import HEARD
+from executor.settings import Settings
+from executor.text import json_line, one_line, visible
+
+OK, FAILED, USAGE, NO_SANDBOX = 0, 1, 2, 3
+LOG_LINE = 10_000
+"""Characters of a line of the log."""
+
+err = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+out = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+def say(text: str) -> None:
+    """Tell the person something, on stderr; nothing in it acts on the terminal."""
+    err.print(f"executor: {visible(text)}")
+
+
+class _OneLine(logging.Formatter):
+    """A record is one line: what it tells of can't pass itself off as another record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return one_line(super().format(record), LOG_LINE)
+
+
+def log_to_stderr() -> None:
+    """Show warnings of the package and its libraries."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_OneLine("executor: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+
+
+class _Ended(Exception):
+    """A signal asked for the end; everything opened was closed before this is raised."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class Unwritable(Exception):
+    """The results have nowhere to go: a full disk, a closed descriptor."""
+
+
+def finish(work: Callable[[], Coroutine[Any, Any, int]]) -> NoReturn:
+    """Run to the end, map failures to exit codes, exit."""
+    log_to_stderr()
+    try:
+        code = asyncio.run(_until_signal(work()))
+    except ConfigError as error:
+        for fault in error.faults:
+            say(fault)
+        code = USAGE
+    except SandboxError as error:
+        say(str(error))
+        code = NO_SANDBOX
+    except _Ended as ended:
+        code = 128 + ended.number
+    except BrokenPipeError:
+        code = _nobody_reads(128 + signal.SIGPIPE)
+    except Unwritable as error:
+        with contextlib.suppress(OSError):
+            say(f"the output could not be written: {error}")
+        code = _nobody_reads(FAILED)
+    except Exception:
+        # Text of a box may be in it, so that the interpreter must not print it.
+        say(f"this is a fault of the executor itself:\n{traceback.format_exc()}")
+        code = FAILED
+    raise SystemExit(code)
+
+
+async def _until_signal(work: Coroutine[Any, Any, int]) -> int:
+    """Run the work; a signal cancels it once, and its clean-up is then left in peace."""
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(work)
+    with HEARD.kept_for(lambda: loop.call_soon_threadsafe(task.cancel)):
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if HEARD.first is not None:
+                raise _Ended(HEARD.first) from None
+            raise
+
+
+def _nobody_reads(code: int) -> int:
+    # The interpreter flushes stdout once more at its end: let it, somewhere harmless.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
+
+
+@contextlib.contextmanager
+def writing() -> Iterator[None]:
+    """What fails in here is the output's fault.
+
+    Raises:
+        Unwritable: the output takes no more; a reader that is gone stays a `BrokenPipeError`.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise Unwritable(error.strerror or str(error)) from error
+
+
+def settings_of(config: Path | None) -> tuple[Settings, Catalog]:
+    """The machine's settings, and the catalog with the user's file or the one named here."""
+    settings = Settings.load()
+    return settings, load(config or settings.config_file)
+
+
+class Steps:
+    """Shows what takes long while a box is opened; nothing where it is quick."""
+
+    def __init__(self) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            console=err,
+            transient=True,
+            disable=not err.is_terminal,
+        )
+        self._task: TaskID | None = None
+        self._step = ""
+
+    def __call__(self, step: str, done: int | None, total: int | None) -> None:
+        if self._task is None:
+            self._progress.start()
+            self._task = self._progress.add_task(step, total=total)
+        if step != self._step:
+            self._step = step
+            if not err.is_terminal:
+                say(one_line(step))
+        self._progress.update(
+            self._task, description=one_line(step), total=total, completed=done or 0
+        )
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._task is not None:
+            self._progress.stop()
+            self._task = None
+
+
+async def write_texts(*texts: tuple[TextIO, str | bytes]) -> None:
+    """Write texts beside the loop: who reads them may be slow, or have stopped.
+
+    Nothing else waits for the reader then: signals are heard, and boxes keep their agents'
+    lease. The thread is a daemon and writes the bare descriptors: at the end of the process
+    it may wait for a reader that never comes.
+
+    Raises:
+        BrokenPipeError: there is no reader any more.
+        Unwritable: there is no room.
+    """
+    loop = asyncio.get_running_loop()
+    written: asyncio.Future[None] = loop.create_future()
+
+    def settle(error: OSError | None) -> None:
+        if written.done():
+            return
+        if error is None:
+            written.set_result(None)
+        else:
+            written.set_exception(error)
+
+    def write() -> None:
+        failure = None
+        try:
+            for stream, text in texts:
+                _write_all(stream.fileno(), _encoded(text, stream))
+        except OSError as error:
+            failure = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the run is over
+            loop.call_soon_threadsafe(settle, failure)
+
+    threading.Thread(target=write, name="results", daemon=True).start()
+    with writing():
+        await written
+
+
+def _encoded(text: str | bytes, stream: TextIO) -> bytes:
+    if isinstance(text, bytes):
+        return text
+    # A program reads JSON in UTF-8 whatever the locale; a terminal does not.
+    is_for_program = stream is sys.stdout and not stream.isatty()
+    return text.encode("utf-8" if is_for_program else stream.encoding, "backslashreplace")
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        try:
+            rest = rest[os.write(descriptor, rest) :]
+        except BlockingIOError:  # whoever shares the descriptor made it so
+            select.select([], [descriptor], [])
+
+
+def write_json(value: object) -> None:
+    """Print a value for a program."""
+    with writing():
+        sys.stdout.write(json_line(value, indent=2) + "\n")
+        sys.stdout.flush()
+
+
+def show(*shown: object) -> None:
+    """Print tables and texts for a person; text from elsewhere was made visible before."""
+    with writing():
+        out.print(*shown)

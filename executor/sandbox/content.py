@@ -1,0 +1,81 @@
+"""The content of one file, and what goes with it: opened, compared, copied by descriptors."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+PLAIN = 0o777
+"""The bits of a mode that give no privilege."""
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOATIME | os.O_CLOEXEC
+_SMALL = 1 << 18
+_CHUNK = 1 << 24
+
+
+@contextmanager
+def opened(name: str, directory: int) -> Iterator[int]:
+    """A regular file, open for reading."""
+    descriptor = os.open(name, _FILE, dir_fd=directory)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file any more")
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def marks(status: os.stat_result) -> tuple[int, ...]:
+    """What two files with the same content may still differ in."""
+    return status.st_mode & PLAIN, status.st_uid, status.st_gid, status.st_mtime_ns
+
+
+def copy(source: int, target: int, status: os.stat_result) -> None:
+    """All content; holes stay holes."""
+    if status.st_size <= _SMALL and status.st_blocks * 512 >= status.st_size:
+        while piece := os.read(source, _SMALL):
+            _write_all(target, piece)
+        return
+    os.ftruncate(target, status.st_size)
+    position = 0
+    while position < status.st_size:
+        try:
+            start = os.lseek(source, position, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # nothing but a hole is left
+                return
+            raise
+        position = os.lseek(source, start, os.SEEK_HOLE)
+        os.lseek(target, start, os.SEEK_SET)
+        while start < position:
+            sent = os.sendfile(target, source, start, min(position - start, _CHUNK))
+            if not sent:  # it was cut meanwhile
+                return
+            start += sent
+
+
+def _write_all(target: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(target, view) :]
+
+
+def same_content(one: int, other: int) -> bool:
+    """Whether two files that were opened just now hold the same."""
+    while True:
+        mine, its = os.read(one, _SMALL), os.read(other, _SMALL)
+        if mine != its:
+            return False
+        if not mine:
+            return True
+
+
+def copy_attributes(source: int, target: int) -> None:
+    """Extended attributes that any owner may set. No capabilities, no labels."""
+    with suppress(OSError):
+        for name in os.listxattr(source):
+            if name.startswith(("user.", "system.posix_acl_")):
+                with suppress(OSError):
+                    os.setxattr(target, name, os.getxattr(source, name))

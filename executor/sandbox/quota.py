@@ -1,0 +1,455 @@
+"""What keeps a loop within the bytes and files that it may add to its worktree.
+
+A quota belongs to the loop, not to a box: it is opened before the loop's first box and
+closed when the last one is gone.
+
+`none` is `Quota` itself. `Watch` looks at the worktree every now and then and ends the box
+that has gone too far; it needs no right and no room, and is soft. `Separate` gives the box
+a file system of its own (`ext4`), which is hard, and brings the changes back at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from executor.errors import ConfigError, NotReturned, QuotaExceeded, SandboxError
+from executor.model import LoopSpec, parse_size
+from executor.sandbox import ext4, ownership
+from executor.sandbox.completion import to_completion
+from executor.sandbox.measure import Measurement, Stopped, Usage
+from executor.sandbox.mirror import Moved, Report
+from executor.sandbox.reaper import Identity
+
+TICK = 1.0
+"""Seconds between two looks at the free space, which cost nothing."""
+SHORTEST, LONGEST = 1.0, 30.0
+"""Seconds between two looks at the worktree."""
+SHARE = 0.02
+"""Of a core, that they take together where `LONGEST` allows it; a tenth at the most."""
+PACE = 0.25
+"""Of a core, that one look takes while it lasts, unless it is urgent."""
+FIRST_DELAY = 1.0
+"""Seconds from the first box to the first look: opening and the first call go before."""
+RECOVERIES = 3
+"""How often a box is opened over a worktree that is above its limit."""
+
+_ELSEWHERE = (
+    "The engine may be on another machine; the worktree is watched as this machine sees it."
+)
+
+log = logging.getLogger(__name__)
+
+_THREADS = ThreadPoolExecutor(2, "worktree")
+"""Looks take long and mostly sleep; they must not take the threads of other work."""
+
+Lose = Callable[[SandboxError], None]
+
+
+class Quota:
+    """No limit. The base of those that are.
+
+    Attributes:
+        described: for `capabilities`: the kind, whether it is hard, the limits.
+        notices: what a person should be told, one sentence each.
+    """
+
+    def __init__(self, described: str = "none", notices: Iterable[str] = ()) -> None:
+        self.described = described
+        self.notices = tuple(notices)
+
+    def place(self) -> ownership.Worktree | None:
+        """What the box is to mount instead of the worktree; the caller closes it."""
+        return None
+
+    async def admit(self, name: str) -> None:
+        """A box is about to be made.
+
+        Raises:
+            QuotaExceeded: the worktree is too far above its limit.
+        """
+
+    def guard(self, lose: Lose) -> None:
+        """The box is open; `lose` ends it."""
+
+    def release(self, name: str) -> None:
+        """The box is gone for certain."""
+
+    async def close(self) -> None:
+        """The loop is over, and so are its boxes."""
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    spec: LoopSpec, identity: Identity, is_local: bool, forbidden: Iterable[Path]
+) -> AsyncIterator[Quota]:
+    """The quota that the specification asks for.
+
+    Args:
+        identity: of the living controller.
+        is_local: paths of this machine are the engine's.
+        forbidden: places that no worktree may be in.
+
+    Raises:
+        ConfigError: the worktree can't be used, or can't have such a quota here.
+        NotReturned: at the end: not all that the loop made is in its worktree.
+    """
+    if spec.quota == "none":
+        yield Quota()
+        return
+    with ownership.open_worktree(spec.worktree, forbidden) as worktree:
+        quota: Quota
+        if spec.quota == "watch":
+            quota = Watch(spec, worktree)
+            if not is_local:
+                quota.notices += (_ELSEWHERE,)
+        else:
+            quota = await Separate.open(spec, worktree, identity, is_local)
+        try:
+            yield quota
+        except BaseException as error:
+            try:
+                await to_completion(quota.close())
+            except NotReturned as failure:
+                # What ended the loop, a cancellation perhaps, goes before.
+                log.error("%s", failure)
+                error.add_note(str(failure))
+            raise
+        await to_completion(quota.close())
+
+
+# ─── watch ──────────────────────────────────────────────────────────────────────────
+
+
+class Watch(Quota):
+    """Measures the worktree beside the work. Nothing in it is opened but directories."""
+
+    def __init__(self, spec: LoopSpec, worktree: ownership.Worktree) -> None:
+        self._size = parse_size(spec.limits.disk_bytes)
+        self._files = spec.limits.disk_files
+        super().__init__(
+            f"watch: soft, looked at every {SHORTEST:g} to {LONGEST:g} s; "
+            f"at most {_allowance(self._size, self._files)} more"
+        )
+        self._path = worktree.path
+        self._opened_at = time.time_ns()
+        self._stop = threading.Event()
+        self._guarded = asyncio.Event()
+        self._lose: Lose | None = None
+        self._ceiling: Usage | None = None
+        self._base = self._found = Usage(0, 0)
+        self._endings = 0
+        self._has_passed = False
+        self._cost = 0.0
+        self._looks: set[asyncio.Future[Usage]] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._looked = time.monotonic()
+        try:
+            self._directory = worktree.readable()
+        except OSError as error:
+            self.described = "none: the worktree can't be read by this process"
+            self.notices = (f"The worktree is not watched: {error.strerror}.",)
+            return
+        self._at_first = self._free = self._free_space()
+        self._task = asyncio.create_task(self._keep_watch())
+
+    # ── for boxes ──
+
+    async def admit(self, name: str) -> None:
+        """After an end for size: a new box may be had, so that files can be deleted in it.
+
+        It is ended when the worktree grows by a sixteenth of the limit from there. After
+        `RECOVERIES` such ends, no box is opened until somebody has made room.
+        """
+        if not self._has_passed or self._task is None:
+            return
+        usage = await self._measure(share=1.0)
+        self._has_passed = False
+        if self._is_within(usage):
+            return
+        if self._endings > RECOVERIES:
+            self._has_passed = True
+            raise QuotaExceeded(
+                f"{self._sentence(usage)} No new sandbox is opened after {self._endings} ends "
+                f"for that: delete what is not needed in {self._path} from outside, or give the "
+                "loop a higher limit (disk_bytes, disk_files)."
+            )
+        self._ceiling = Usage(
+            usage.bytes + max(self._size // 16, 1 << 20),
+            usage.files + max(self._files // 16, 64),
+        )
+
+    def guard(self, lose: Lose) -> None:
+        """See `Quota.guard`."""
+        self._lose = lose
+        self._guarded.set()
+
+    def release(self, name: str) -> None:
+        """See `Quota.release`."""
+        self._lose = None
+
+    async def close(self) -> None:
+        """End the watch; a look that is under way is called off."""
+        if self._task is None:
+            return
+        self._stop.set()
+        self._task.cancel()
+        under_way: list[asyncio.Future[Any]] = [self._task, *self._looks]
+        await asyncio.wait(under_way)
+        os.close(self._directory)
+
+    # ── the watch ──
+
+    async def _keep_watch(self) -> None:
+        try:
+            await self._find_base()
+            while True:
+                await self._until_due()
+                usage = await self._measure(
+                    most=self._ceiling, share=1.0 if self._is_shrinking() else PACE
+                )
+                self._judge(usage)
+        except Stopped:
+            pass
+        except OSError as error:
+            log.warning("the worktree %r can't be watched any longer: %s", str(self._path), error)
+
+    async def _find_base(self) -> None:
+        """What was there before. The loop may be writing already, and its first look is slow.
+
+        What has changed since the loop was opened is taken for its addition as far as so
+        much has gone from the disk since: an old file that it changed is not.
+        """
+        await self._guarded.wait()
+        await asyncio.sleep(FIRST_DELAY)
+        usage = await self._measure(since=self._opened_at, share=PACE)
+        free = self._free_space()
+        gone = [max(first - now, 0) for first, now in zip(self._at_first, free, strict=True)]
+        self._base = Usage(
+            usage.bytes - min(usage.bytes - usage.old_bytes, gone[0]),
+            usage.files - min(usage.files - usage.old_files, gone[1]),
+        )
+        self._ceiling = self._most()
+        self._judge(usage)
+
+    def _most(self) -> Usage:
+        return Usage(self._base.bytes + self._size, self._base.files + self._files)
+
+    async def _until_due(self) -> None:
+        pause = max(SHORTEST, min(self._cost / SHARE, LONGEST), self._cost * 10)
+        while True:
+            await asyncio.sleep(TICK)
+            if self._lose is None:
+                continue
+            since = time.monotonic() - self._looked
+            free = self._free_space()
+            is_quiet = free == self._free and free[1] > 0
+            if since >= pause and not is_quiet:
+                return
+            if since >= max(SHORTEST, 4 * self._cost) and self._is_shrinking():
+                return
+
+    def _is_shrinking(self) -> bool:
+        """As much went from the disk since the last look as the loop may add still."""
+        assert self._ceiling is not None, "the base is found first"
+        now = self._free_space()
+        return (
+            self._free[0] - now[0] > self._ceiling.bytes - self._found.bytes
+            or self._free[1] - now[1] > self._ceiling.files - self._found.files
+        )
+
+    def _free_space(self) -> tuple[int, int]:
+        found = os.statvfs(self._directory)
+        return found.f_bfree * found.f_frsize, found.f_ffree
+
+    async def _measure(self, *, most: Usage | None = None, since: int = 0, share: float) -> Usage:
+        free = self._free_space()
+        look = Measurement(self._directory, self._stop, most=most, since=since, share=share)
+        usage = await asyncio.shield(self._under_way(look))
+        self._free = free
+        self._found = usage
+        self._cost = look.cost
+        self._looked = time.monotonic()
+        return usage
+
+    def _under_way(self, look: Measurement) -> asyncio.Future[Usage]:
+        """The look in its thread. It uses the directory until it is done, cancelled or not."""
+        future = asyncio.get_running_loop().run_in_executor(_THREADS, look.take)
+        self._looks.add(future)
+        future.add_done_callback(self._looked_to_its_end)
+        return future
+
+    def _looked_to_its_end(self, look: asyncio.Future[Usage]) -> None:
+        self._looks.discard(look)
+        if not look.cancelled():
+            look.exception()  # retrieved here: nobody may be waiting for it
+
+    def _is_within(self, usage: Usage) -> bool:
+        most = self._most()
+        if usage.bytes > most.bytes or usage.files > most.files:
+            return False
+        self._ceiling = most
+        self._endings = 0
+        return True
+
+    def _judge(self, usage: Usage) -> None:
+        assert self._ceiling is not None, "the base is found first"
+        if self._is_within(usage) or self._lose is None:
+            return
+        if usage.bytes <= self._ceiling.bytes and usage.files <= self._ceiling.files:
+            return
+        lose, self._lose = self._lose, None
+        self._has_passed = True
+        self._endings += 1
+        lose(
+            QuotaExceeded(
+                f"{self._sentence(usage)} The sandbox was ended, the files are as they were. "
+                "Delete what is not needed before anything else: until that is done, the next "
+                f"one is ended when the worktree grows by {_size(max(self._size // 16, 1 << 20))} "
+                f"or {max(self._files // 16, 64)} files."
+            )
+        )
+
+    def _sentence(self, usage: Usage) -> str:
+        found = _allowance(
+            max(usage.bytes - self._base.bytes, 0), max(usage.files - self._base.files, 0)
+        )
+        more = "" if usage.is_whole else " or more"
+        return (
+            f"The loop has added {found}{more} to its worktree and may add "
+            f"{_allowance(self._size, self._files)} (disk_bytes, disk_files)."
+        )
+
+
+# ─── a file system of its own ───────────────────────────────────────────────────────
+
+
+class Separate(Quota):
+    """The box works in a copy of the worktree that can't grow beyond its limit."""
+
+    def __init__(self, system: ext4.FileSystem, worktree: ownership.Worktree) -> None:
+        super().__init__(
+            f"loop-ext4: hard, a file system of its own; at most {_allowance(*system.room)} more",
+            ("The worktree outside does not change before the loop ends.",),
+        )
+        self._system = system
+        self._worktree = worktree
+        self._stop = threading.Event()
+        self._boxes: set[str] = set()
+
+    @classmethod
+    async def open(
+        cls, spec: LoopSpec, worktree: ownership.Worktree, identity: Identity, is_local: bool
+    ) -> Separate:
+        """A file system with the worktree's content.
+
+        Raises:
+            ConfigError: such a thing can't be had here, or there is no room for it.
+        """
+        faults = ext4.faults()
+        if not is_local:
+            faults.append("the engine may be on another machine")
+        if faults:
+            raise ConfigError(
+                f"quota: loop-ext4 can't be had: {'; '.join(faults)}. Run as root on the engine's "
+                "machine with loop devices and e2fsprogs, or use quota watch"
+            )
+        system = ext4.FileSystem(identity.state, identity.id, str(spec.exec_id))
+        stop = threading.Event()
+        size = parse_size(spec.limits.disk_bytes)
+        work = asyncio.to_thread(system.open, worktree, size, spec.limits.disk_files, stop)
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.shield(task)
+        except BaseException:
+            stop.set()
+            await to_completion(_undo(task, system))
+            raise
+        return cls(system, worktree)
+
+    def place(self) -> ownership.Worktree:
+        """See `Quota.place`."""
+        return ownership.open_own(self._system.tree)
+
+    async def admit(self, name: str) -> None:
+        """See `Quota.admit`."""
+        self._boxes.add(name)
+
+    def release(self, name: str) -> None:
+        """See `Quota.release`."""
+        self._boxes.discard(name)
+
+    async def close(self) -> None:
+        """Bring the changes back and free everything.
+
+        Raises:
+            NotReturned: not all of them could be; they are kept, and it is said where.
+        """
+        if self._boxes:
+            # It may still be writing. The reaper keeps the image once it is gone.
+            raise NotReturned(
+                f"The worktree {self._worktree.path} was not changed: the loop's sandbox could "
+                f"not be removed and may be running. When it is gone, the next sweep keeps the "
+                f"files as an image in {self._system.kept.parent}."
+            )
+        reason = await asyncio.to_thread(self._bring_back)
+        try:
+            image = await asyncio.to_thread(self._system.release)
+        except (OSError, ConfigError) as error:
+            image = None
+            if not reason:
+                log.warning("a loop's file system is left to the next sweep: %s", error)
+                return
+            reason += f" Its file system can't be unmounted yet ({error})"
+        if reason:
+            where = ext4.how_to_mount(image or self._system.kept)
+            raise NotReturned(f"{self._worktree.path}: {reason} All of {where}.")
+
+    def _bring_back(self) -> str:
+        """Why not all came back; empty = it did."""
+        try:
+            report = self._system.bring_back(self._worktree, self._stop)
+        except (OSError, Moved) as error:
+            return f"the loop's changes were not all brought back: {error}."
+        if report.left_out:
+            log.info("%d pipes, sockets or mounts were left out", report.left_out)
+        return "" if report.is_whole else _told(report)
+
+
+async def _undo(opening: asyncio.Future[None], system: ext4.FileSystem) -> None:
+    await asyncio.wait({opening})
+    try:
+        await asyncio.to_thread(system.release)
+    except (OSError, ConfigError) as error:
+        log.warning("a loop's file system is left to the next sweep: %s", error)
+
+
+def _told(report: Report) -> str:
+    parts = []
+    if report.kept:
+        parts.append("Changed outside meanwhile and left so: " + ", ".join(report.kept))
+    if report.failed:
+        parts.append("Could not be written: " + ", ".join(report.failed))
+    return (
+        f"not all changes of the loop came back (left: {report.count}). " + "; ".join(parts) + "."
+    )
+
+
+def _allowance(size: int, files: int) -> str:
+    return f"{_size(size)} and {files} files"
+
+
+def _size(size: int) -> str:
+    """`1.5 GiB`; exact where it is small."""
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= unit:
+            return f"{size / unit:.4g} {name}"
+    return f"{size} bytes"

@@ -1,0 +1,75 @@
+"""The account of the security statements: no statement is lost, no failure looks like success."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.security.__main__ import table
+from tests.statements import load
+
+STATEMENTS = {"A1": {"text": "one"}, "F1": {"text": "two", "later": "comes later"}}
+
+
+def found(outcome: str, runtime: str = "runc", reason: str = "") -> dict[str, Any]:
+    """One line of the account, for A1."""
+    test = f"test_it[{runtime}]"
+    return {
+        "ids": ["A1"],
+        "runtime": runtime,
+        "test": test,
+        "outcome": outcome,
+        "reason": reason,
+    }
+
+
+def row(lines: list[str], id: str) -> list[str]:
+    """The first words of a statement's line."""
+    return next(line.split() for line in lines if line.startswith(f"{id} "))
+
+
+def test_a_statement_that_holds_on_both_runtimes_is_sound() -> None:
+    """Passed tests make `held`, and what comes later is no fault."""
+    lines, is_sound = table(STATEMENTS, [found("passed"), found("passed", "runsc")])
+    assert is_sound
+    assert row(lines, "A1")[1:3] == ["held", "held"]
+    assert row(lines, "F1")[1:3] == ["later", "later"]
+    assert any(line.strip() == "runc: comes later" for line in lines)
+
+
+@pytest.mark.parametrize(
+    "account",
+    [
+        [],
+        [found("passed"), found("failed")],
+        [found("failed", "runsc"), found("passed")],
+    ],
+)
+def test_a_failed_or_untested_statement_is_unsound(account: list[dict[str, Any]]) -> None:
+    """One failed test of several is enough, on either runtime, and so is no test at all."""
+    assert table(STATEMENTS, account)[1] is False
+
+
+def test_a_skipped_test_is_not_applicable_with_its_reason() -> None:
+    """Nothing that was skipped counts as held, and its reason is printed."""
+    account = [found("passed"), found("skipped", "runsc", "gVisor has no such call")]
+    lines, is_sound = table(STATEMENTS, account)
+    assert is_sound
+    assert row(lines, "A1")[1:3] == ["held", "n/a"]
+    assert any(line.strip() == "runsc: gVisor has no such call" for line in lines)
+
+
+def test_every_statement_has_a_test_or_waits_for_another_part() -> None:
+    """Each id stands in a marker somewhere in the tests, unless it says what comes first."""
+    sources = Path(__file__).parent.parent.rglob("test_*.py")
+    markers = [
+        marker
+        for path in sources
+        for marker in re.findall(r"mark\.statement\(([^)]*)\)", path.read_text("utf-8"))
+    ]
+    named = {id for marker in markers for id in re.findall(r'"([A-N]\d+)"', marker)}
+    missing = [id for id, entry in load().items() if "later" not in entry and id not in named]
+    assert missing == []

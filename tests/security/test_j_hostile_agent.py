@@ -1,0 +1,745 @@
+"""Group J: process 1 of the box is somebody else's program, or its own commands fight it.
+
+Over real boxes, in which another program takes the agent's place, and over scripted ones.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+import logging
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import executor
+from executor.agent import frame
+from executor.agent.frame import encode, encode_json
+from executor.errors import AgentLost, Code, ProtocolError, SandboxError, ToolError
+from executor.model import Limits, LoopSpec
+from executor.sandbox import connection as connection_module
+from executor.sandbox import container
+from executor.sandbox.connection import Connection
+from executor.sandbox.stream import BUFFER, CROWD, AttachedStream
+from tests.conftest import make_worktree, open_docker_box
+from tests.driver import Box, LoopThread
+from tests.loops import Work, open_work
+from tests.scripted import Deaf
+from tests.security.probes import probe
+from tests.test_pipeline import ANSWERS, result_of
+
+SOURCES = sorted(Path(executor.__file__).parent.rglob("*.py"))
+HOST = [path for path in SOURCES if "agent" not in path.parts]
+SMALL = Limits(memory="256m", cpus=1, pids=64)
+
+# ─── another program as process 1 ───────────────────────────────────────────────────
+
+PRELUDE = """
+import json, os, sys, time
+sys.path.insert(0, "/opt/executor")
+from agent import frame
+from agent.frame import encode, encode_json
+parser = frame.Parser(frame.TO_AGENT)
+def say(*pieces):
+    left = b"".join(pieces)
+    while left:
+        left = left[os.write(1, left):]
+def frames():
+    while True:
+        data = os.read(0, 65536)
+        if not data:
+            os._exit(0)
+        yield from parser.feed(data)
+def calls():
+    "Channels of calls; pings are answered meanwhile."
+    for kind, channel, payload in frames():
+        if kind == frame.PING:
+            say(encode(frame.PONG, 0, payload))
+        elif kind == frame.CALL:
+            yield channel, json.loads(payload)
+RAN = {"exit_code": 0, "signal": None, "timed_out": False, "oom": False, "limit": None,
+       "cwd": "/workspace", "notes": [], "shell": "sh", "interpreter": None}
+for name in ("stdout", "stderr"):
+    RAN[name] = {"total": 0, "head": 0, "tail": 0}
+say(encode_json(frame.READY, 0, {"hash": open("/opt/executor/hash").read().strip()}))
+"""
+
+
+@contextmanager
+def agent_of(source: str) -> Iterator[None]:
+    """Boxes that are opened meanwhile have this program as their process 1."""
+    command = (f"{container.RUNTIME}/bin/python3", *("-I", "-S", "-B", "-c", PRELUDE + source))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(container, "ENTRYPOINT", command)
+        yield
+
+
+def open_on(thread: LoopThread, directory: Path, runtime: str, name: str) -> Box:
+    """A box of its own; open until the thread ends."""
+    root = make_worktree(directory / name)
+    spec = LoopSpec(worktree=root, limits=SMALL, exec_id=name, runtime=runtime)
+    sandbox = thread.enter(open_docker_box(spec, directory / f"state-{name}"))
+    return Box(thread, sandbox, root, "docker")
+
+
+HOSTILE: dict[str, tuple[str, type[SandboxError], str]] = {
+    "a length over the cap": (
+        "next(calls()); say(frame.HEADER.pack(frame.REPLY, 1, 0xFFFFFFFF), bytes(1 << 20))",
+        ProtocolError,
+        "at most 1048576",
+    ),
+    "no frame": ("next(calls()); say(b'HTTP/1.1 302 Found\\r\\n\\r\\n')", ProtocolError, "kind 72"),
+    "another call's answer": (
+        "channel, _ = next(calls()); say(encode_json(frame.REPLY, channel + 1, {'ok': RAN}))",
+        ProtocolError,
+        "not waiting",
+    ),
+    "an answer twice": (
+        "channel, _ = next(calls()); say(encode_json(frame.REPLY, channel, {'ok': RAN}) * 2);"
+        "time.sleep(60)",
+        ProtocolError,
+        "not waiting",
+    ),
+    "deep JSON": (
+        "channel, _ = next(calls()); say(encode(frame.REPLY, channel, b'[' * 900_000))",
+        ProtocolError,
+        "unreadable JSON",
+    ),
+    "a flood of pongs": (
+        "next(calls())\nwhile True: say(encode(frame.PONG, 0, b'x' * 8) * 5000)",
+        ProtocolError,
+        "ping that was not sent",
+    ),
+    "a flood of data": (
+        "channel, _ = next(calls())\nwhile True: say(encode(frame.DATA, channel, bytes(1 << 20)))",
+        ProtocolError,
+        "more than were asked for",
+    ),
+    "a flood of tiny data": (
+        "channel, _ = next(calls())\nwhile True: say(encode(frame.DATA, channel, b'x') * 5000)",
+        ProtocolError,
+        "more than were asked for",
+    ),
+    "a flood of live output": (
+        "channel, _ = next(calls())\n"
+        "while True: say(encode(frame.STDOUT, channel, b'x' * 1000) * 100)",
+        ProtocolError,
+        "not asked for",
+    ),
+    "a flood beside the stream": (
+        "next(calls())\nwhile True: os.write(2, b'x' * 65536)",
+        ProtocolError,
+        "on stderr",
+    ),
+    "giving up": (
+        "next(calls()); say(encode_json(frame.FATAL, 0, {'reason': '\\x1b]0;%s{0}\\n\\x07'}));"
+        "time.sleep(60)",
+        ProtocolError,
+        r"\\x1b",
+    ),
+    "an end": ("next(calls()); os._exit(0)", AgentLost, "ended"),
+    "silence": ("\nwhile True: time.sleep(60)", AgentLost, "did not answer"),
+    "a byte at a time": (
+        "channel, _ = next(calls())\n"
+        "for byte in encode(frame.REPLY, channel, b' ' * 9999): say(bytes([byte])); time.sleep(.2)",
+        AgentLost,
+        "did not answer",
+    ),
+    "pings answered and nothing else": (
+        "list(calls())",
+        AgentLost,
+        "was not ended by the agent",
+    ),
+}
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watch over a box waits for three seconds."""
+    monkeypatch.setattr(connection_module, "PING_INTERVAL", 0.5)
+    monkeypatch.setattr(connection_module, "PING_PATIENCE", 3.0)
+    monkeypatch.setattr(connection_module, "CANCEL_MARGIN", 4.0)
+
+
+@pytest.mark.statement("J1", "J2", "J5")
+@pytest.mark.usefixtures("impatient")
+def test_a_hostile_process_1_costs_its_box_alone(runtime: str, tmp_path: Path) -> None:
+    """Each ends in its typed error within seconds; the honest box beside it goes on."""
+    with LoopThread() as thread:
+        beside = open_on(thread, tmp_path, runtime, "honest")
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for number, (name, (source, kind, words)) in enumerate(HOSTILE.items()):
+            with agent_of(source):
+                box = open_on(thread, tmp_path, runtime, f"hostile-{number}")
+            started = time.monotonic()
+            with pytest.raises(SandboxError) as caught:
+                for _ in range(2):  # the first of two answers may have been a good one
+                    box.run("true", 1)
+            assert type(caught.value) is kind, (name, caught.value)
+            assert words.replace("\\\\", "\\") in str(caught.value), name
+            assert "\x1b" not in str(caught.value)
+            assert time.monotonic() - started < 30, name
+            assert beside.run("echo here").out == b"here\n", name
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        assert grown < 160 << 10, f"{grown} KiB"
+
+
+EARLY = {
+    "an answer": "say(encode_json(frame.REPLY, 1, {'ok': RAN}))",
+    "data": "say(encode(frame.DATA, 1, b'x'))",
+    "a pong": "say(encode(frame.PONG, 0, b''))",
+    "ready twice": "say(encode_json(frame.READY, 0, {'hash': ''}))",
+}
+
+
+@pytest.mark.statement("J5")
+@pytest.mark.parametrize("what", EARLY)
+def test_what_is_said_before_it_was_asked_ends_the_box(
+    runtime: str, tmp_path: Path, what: str
+) -> None:
+    """The numbers of calls can be guessed, and an answer that comes first is none."""
+    with LoopThread() as thread:
+        with agent_of(EARLY[what] + "\ntime.sleep(60)"):
+            with pytest.raises(SandboxError):
+                box = open_on(thread, tmp_path, runtime, "early")
+                until = time.monotonic() + 20
+                while box.sandbox.error is None and time.monotonic() < until:
+                    time.sleep(0.01)
+                raise box.sandbox.error or AssertionError("the box lives")
+
+
+# ─── floods and other boxes ─────────────────────────────────────────────────────────
+
+
+@pytest.mark.statement("J5")
+def test_a_read_of_tiny_frames_is_made_smaller() -> None:
+    """One turn of the loop takes no more than some hundred frames of one box."""
+
+    async def run() -> tuple[list[int], int]:
+        connection = Connection(None, lambda error: connection.fail_waiting(error))  # noqa: PLW0108 (it is not there yet)
+        connection.connected(Deaf())
+        connection.received(encode_json(frame.READY, 0, {"hash": ""}))
+        stream = AttachedStream(connection)
+        call = asyncio.ensure_future(connection.request("run", {}, on_output=lambda *_: None))
+        await asyncio.sleep(0)
+        sizes = []
+
+        def feed(payload: bytes) -> None:
+            inner = encode(frame.STDOUT, 1, payload)
+            view = stream.get_buffer(-1)
+            whole = (len(view) - 8) // len(inner) * inner
+            view[: len(whole) + 8] = b"\x01\0\0\0" + len(whole).to_bytes(4, "big") + whole
+            sizes.append(len(whole) // len(inner))
+            stream.buffer_updated(len(whole) + 8)
+            assert connection.error is None
+
+        for _ in range(12):
+            feed(b"x")
+        for _ in range(12):
+            feed(bytes(2000))
+        size = len(stream.get_buffer(-1))
+        connection.close()
+        await asyncio.gather(call, return_exceptions=True)
+        return sizes, size
+
+    sizes, size = asyncio.run(run())
+    assert sizes[0] > 6000
+    assert max(sizes[5:12]) <= 2 * CROWD
+    assert size == BUFFER
+
+
+FLOODS = {
+    "tiny live output": (
+        "channel, _ = next(calls())\n"
+        "os.set_blocking(0, False)\n"
+        "credit = 1 << 20\n"
+        "while True:\n"
+        "    if credit >= 5000: say(encode(frame.STDOUT, channel, b'x') * 5000); credit -= 5000\n"
+        "    try: data = os.read(0, 65536)\n"
+        "    except BlockingIOError: data = None\n"
+        "    if data == b'': os._exit(0)\n"
+        "    for kind, at, payload in parser.feed(data or b''):\n"
+        "        if kind == frame.PING: say(encode(frame.PONG, 0, payload))\n"
+        "        if kind == frame.CREDIT: credit += json.loads(payload)['bytes']\n"
+    ),
+}
+
+
+@pytest.mark.statement("J5", runsc="what the host does with a flood is the same whatever sent it")
+def test_a_box_that_floods_leaves_the_others_their_turn(runtime: str, tmp_path: Path) -> None:
+    """A hundred calls beside a flood of one-byte frames are answered within tens of ms."""
+    with LoopThread() as thread:
+        beside = open_on(thread, tmp_path, runtime, "beside")
+        with agent_of(FLOODS["tiny live output"]):
+            flooding = open_on(thread, tmp_path, runtime, "flooding")
+        calm = statistics.quantiles(latencies(beside), n=20)[-1]
+        seen = 0
+
+        def count(channel: str, data: bytes) -> None:
+            nonlocal seen
+            seen += 1
+
+        flood = flooding.start("yes", 60, on_output=count)
+        rough = statistics.quantiles(latencies(beside), n=20)[-1]
+        assert seen > 10_000 and not flood.done()
+        print(f"p95 of a call: {calm * 1000:.1f} ms in calm, {rough * 1000:.1f} ms beside a flood")
+        assert rough < max(0.1, 20 * calm)
+
+
+def latencies(box: Box) -> list[float]:
+    """Seconds of each of a hundred calls."""
+    found = []
+    for _ in range(100):
+        started = time.perf_counter()
+        box.request("stat", {"path": "."})
+        found.append(time.perf_counter() - started)
+    return found
+
+
+# ─── J3, J6: what the sources do not contain ────────────────────────────────────────
+
+EVALUATING = {"pickle", "marshal", "shelve", "dill", "yaml", "runpy", "code", "pty"}
+CALLED = {"eval", "exec", "compile", "__import__", "globals", "vars"}
+SPEAKING = {"http", "urllib", "httpx", "aiohttp", "websockets", "requests", "ftplib", "xmlrpc"}
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """The first word of every import, wherever it stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield (node.module or "").split(".")[0]
+
+
+def called(tree: ast.AST) -> Iterator[str]:
+    """The bare names that are called."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            yield node.func.id
+
+
+@pytest.mark.statement("J3")
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
+def test_no_source_evaluates_data(path: Path) -> None:
+    """Neither side imports what turns data into objects or code, or calls it."""
+    tree = ast.parse(path.read_text("utf-8"))
+    assert not set(imports(tree)) & EVALUATING
+    assert not set(called(tree)) & CALLED
+    loaders = ("import_module", "SourceFileLoader", "spec_from_file_location")
+    assert not [word for word in loaders if word in ast.unparse(tree)]
+
+
+@pytest.mark.statement("J6")
+def test_nothing_but_the_engines_client_speaks_http() -> None:
+    """A box is spoken to in frames over a stream: no redirect, cookie or encoding exists."""
+    speakers = {
+        path.stem for path in SOURCES if set(imports(ast.parse(path.read_text()))) & SPEAKING
+    }
+    assert speakers == {"engine"}
+    words = ("urlopen", "HTTPConnection", "Session(", "allow_redirects")
+    for name in ("connection", "stream", "replies", "box"):
+        text = next(path for path in HOST if path.stem == name).read_text()
+        assert not [word for word in words if word in text]
+
+
+# ─── J4: nothing that is said is a name of something on the host ────────────────────
+
+CANARY = "/canary-of-the-box/../etc/passwd"
+PAYLOADS = (
+    CANARY,
+    "cos\nsystem\n(S'touch /tmp/canary-of-the-box'\ntR.",
+    "!!python/object/apply:os.system ['touch /tmp/canary-of-the-box']",
+    "__import__('os').system('touch /tmp/canary-of-the-box')",
+    "{0.__class__.__init__.__globals__} %(canary-of-the-box)s ${canary-of-the-box}",
+    "file:///canary-of-the-box http://169.254.169.254/canary-of-the-box",
+    "-canary-of-the-box; touch /tmp/canary-of-the-box #\x1b]52;c;AAAA\x07\r\n",
+)
+HARMLESS = ("object.", "marshal.", "gc.", "code.__new__")
+
+
+class Heard:
+    """What the interpreter did on the host while a call was answered."""
+
+    def __init__(self) -> None:
+        self.is_listening = False
+        self.events: list[str] = []
+        sys.addaudithook(self._hear)
+
+    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self.is_listening and not event.startswith(HARMLESS):
+            text = repr(arguments)
+            if "canary-of-the-box" in text:
+                self.events.append(f"{event}{text[:200]}")
+
+
+@pytest.fixture(scope="module")
+def heard() -> Heard:
+    """One for all: an audit hook can't be taken back."""
+    return Heard()
+
+
+def mutated(value: Any, payload: str) -> Iterator[Any]:
+    """The value with each of its texts, one at a time, and then all, replaced."""
+    if isinstance(value, dict):
+        texts = [name for name, part in value.items() if isinstance(part, str | list | type(None))]
+        for name in texts:
+            new = [payload] if isinstance(value[name], list) else payload
+            yield {**value, name: new}
+        yield {**value, **dict.fromkeys(texts, payload)}
+        yield {**value, "path": payload, "container": payload, "image": payload, "pid": payload}
+
+
+@pytest.mark.statement("J3", "J4")
+@pytest.mark.parametrize("name", ANSWERS)
+def test_what_an_answer_says_names_nothing_on_the_host(name: str, heard: Heard) -> None:
+    """No open, import, process or connection of the host has a word of an answer in it."""
+    tool, given, value, data = ANSWERS[name]
+    heard.events.clear()
+    for payload in PAYLOADS:
+        for lie in (value, *mutated(value, payload)):
+            for bulk in (data, payload.encode() + b"\0"):
+                heard.is_listening = True
+                try:
+                    result = asyncio.run(result_of(tool, given, lie, bulk))
+                finally:
+                    heard.is_listening = False
+                json.loads(json.dumps({"content": result.content, "more": result.structured}))
+    assert heard.events == []
+    assert not Path("/tmp/canary-of-the-box").exists()
+
+
+@pytest.mark.statement("J2")
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_field_that_no_answer_has_ends_the_box(name: str) -> None:
+    """Fields are a closed set for each operation; one more is none of our agents."""
+    tool, given, value, data = ANSWERS[name]
+    result = asyncio.run(result_of(tool, given, {**value, "container": CANARY}, data))
+    assert result.code is Code.PROTOCOL_ERROR
+
+
+@pytest.mark.statement("J4")
+def test_the_audit_hears_what_it_is_there_for(heard: Heard) -> None:
+    """A file that is opened by such a name is heard."""
+    heard.events.clear()
+    heard.is_listening = True
+    try:
+        with pytest.raises(OSError):
+            open("/canary-of-the-box")  # noqa: SIM115 (it does not open)
+    finally:
+        heard.is_listening = False
+    assert heard.events[0].startswith("open")
+
+
+# ─── J10: what is said is text ──────────────────────────────────────────────────────
+
+RUDE = (
+    "\x1b[2J\x1b]0;owned\x07 %s %n %(name)s {0} {name} ${x}\r\nERROR root: forged\u2028line\x9b31m"
+)
+
+
+def rude_error(message: str) -> ToolError:
+    """The error of a call that is answered by this message."""
+
+    async def run() -> ToolError:
+        connection = Connection(None, lambda error: connection.fail_waiting(error))  # noqa: PLW0108 (it is not there yet)
+        connection.connected(Deaf())
+        call = asyncio.ensure_future(connection.request("stat", {}))
+        await asyncio.sleep(0)
+        error = {"code": "TIMEOUT", "message": message, "details": {"text": message}}
+        connection.received(encode_json(frame.REPLY, 1, {"error": error}))
+        with pytest.raises(ToolError) as caught:
+            await call
+        connection.close()
+        return caught.value
+
+    return asyncio.run(run())
+
+
+@pytest.mark.statement("J10")
+def test_an_error_of_the_agent_is_data_and_capped() -> None:
+    """It is neither a template nor endless; as JSON it is one line."""
+    assert str(rude_error(RUDE)) == RUDE
+    assert len(str(rude_error(RUDE * 1000))) == connection_module.MAX_MESSAGE
+    assert "\n" not in json.dumps(str(rude_error(RUDE)))
+
+
+LEVELS = ("debug", "info", "warning", "error", "exception", "critical")
+
+
+@pytest.mark.statement("J10")
+@pytest.mark.parametrize("path", HOST, ids=lambda path: path.stem)
+def test_what_is_logged_is_an_argument_never_the_template(path: Path) -> None:
+    """Every call of a logger has a constant text, so no text of a box is formatted."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        is_logger = ast.unparse(node.func.value) in ("log", "logger", "logging", "self.log")
+        if is_logger and node.func.attr in LEVELS:
+            assert isinstance(node.args[0], ast.Constant), ast.unparse(node)
+
+
+# ─── J7, J8: the agent and its commands ─────────────────────────────────────────────
+
+CLOSED = """
+memory = (ctypes.c_ulong * 2)(ctypes.addressof(ctypes.create_string_buffer(8)), 8)
+at = ctypes.addressof(memory)
+tell({
+    "mem": attempt(os.open, "/proc/1/mem", os.O_RDWR),
+    "ptrace": syscall(117 if IS_ARM else 101, 16, 1, 0, 0),
+    "seize": syscall(117 if IS_ARM else 101, 0x4206, 1, 0, 0),
+    "readv": syscall(270 if IS_ARM else 310, 1, at, 1, at, 1, 0),
+    "writev": syscall(271 if IS_ARM else 311, 1, at, 1, at, 1, 0),
+})
+"""
+STREAM = """
+pidfd = attempt(os.pidfd_open, 1)
+tell({
+    "fd": attempt(os.listdir, "/proc/1/fd"),
+    "environ": attempt(open, "/proc/1/environ"),
+    "open": [attempt(os.open, f"/proc/1/fd/{n}", os.O_RDWR) for n in range(32)],
+    "steal": [syscall(438, pidfd, n, 0) if isinstance(pidfd, int) else pidfd for n in range(32)],
+})
+"""
+OWN = """
+fds = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+tell(sorted({os.readlink(fd) for fd in fds if os.path.lexists(fd)} - {"/dev/null"}))
+"""
+REFUSED = {"EACCES", "EPERM", "ENOENT", "ENOSYS", "ESRCH", "EBADF", "ENXIO"}
+GVISOR_FD = (
+    "gVisor shows /proc/1/fd to the same uid, dumpable or not: a command can write on the stream. "
+    "That is a hostile agent, which costs its own box alone (J1 to J6, tested over runsc)"
+)
+
+
+@pytest.mark.statement("J8")
+def test_no_command_reaches_the_memory_of_the_agent(hostile: Box) -> None:
+    """It is neither read nor written nor traced, by any way that the kernel has."""
+    for name, value in probe(hostile, CLOSED).items():
+        assert value in REFUSED, (name, value)
+
+
+@pytest.mark.statement("J8")
+def test_no_command_inherits_the_stream(hostile: Box) -> None:
+    """What a command starts with are pipes of its own."""
+    assert all(link.startswith(("pipe:", "/proc/")) for link in probe(hostile, OWN))
+
+
+@pytest.mark.statement("J8", runsc=GVISOR_FD)
+def test_no_command_can_open_the_stream(hostile: Box) -> None:
+    """The agent's descriptors are neither listed, opened nor stolen."""
+    for name, value in probe(hostile, STREAM).items():
+        assert set(value if isinstance(value, list) else [value]) <= REFUSED, (name, value)
+
+
+FORGED = (
+    "import glob, os\n"
+    "for path in glob.glob('/proc/1/fd/*'):\n"
+    "    try:\n"
+    "        fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK)\n"
+    "        os.write(fd, b'\\xff' * 64)\n"
+    "    except OSError: pass\n"
+    "import time; time.sleep(2); print('unharmed')\n"
+)
+
+
+@pytest.mark.statement("J8")
+def test_noise_on_the_stream_costs_its_box_at_most(work: Callable[[], Work]) -> None:
+    """Where the stream can be opened, noise on it ends the box; elsewhere nothing happens."""
+    loop = work()
+    result = loop.call("run_code", language="python", code=FORGED)
+    if result.code is None:
+        assert str(result.content).startswith("unharmed")
+    else:
+        assert result.code in (Code.PROTOCOL_ERROR, Code.SANDBOX_LOST), result
+    assert str(loop.call("run_command", command="echo next").content).startswith("next")
+
+
+REPLACED = """
+import glob
+places = ["/opt/executor/agent/__main__.py", "/opt/executor/bin/python3", "/opt/executor/hash",
+          *glob.glob("/opt/executor/agent/__pycache__/*"), *glob.glob("/opt/executor/lib/ld-*")]
+def replace(path):
+    return [attempt(os.open, path, os.O_WRONLY), attempt(os.unlink, path),
+            attempt(os.rename, path, path + "x"), attempt(os.chmod, path, 0o777),
+            attempt(os.symlink, "/tmp/x", path + ".new"), attempt(os.truncate, path, 0)]
+tell({path: replace(path) for path in places})
+"""
+
+
+@pytest.mark.statement("J7")
+def test_the_agents_files_can_not_be_replaced(hostile: Box) -> None:
+    """The runtime is a read-only mount: EROFS, and nothing else, whoever owns the files."""
+    found = probe(hostile, REPLACED)
+    assert len(found) > 5
+    for path, errors in found.items():
+        assert set(errors) <= {"EROFS", "EACCES", "EPERM"}, (path, errors)
+        assert "EROFS" in errors, (path, errors)
+
+
+@pytest.mark.statement("J7")
+def test_no_variable_or_file_of_a_command_gets_into_the_agent(hostile: Box) -> None:
+    """LD_PRELOAD, PYTHON* and start-up files are the command's own affair."""
+    run = hostile.run
+    run('printf \'open("/workspace/loaded", "w")\' > sitecustomize.py; cp sitecustomize.py ~/x.pth')
+    more = {"LD_PRELOAD": "/workspace/x.so", "PYTHONPATH": "/workspace", "PYTHONSTARTUP": "x"}
+    assert run("true", environment=more).code == 0
+    (hostile.root / "loaded").unlink(missing_ok=True)
+    assert hostile.request("grep", {"pattern": "loaded", "path": "."}).value["matches"] >= 0
+    assert run("echo still").out == b"still\n"
+    assert not (hostile.root / "loaded").exists()
+
+
+@pytest.fixture
+def work(
+    runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[], Work]]:
+    """A loop over the runtime, whose watch is less patient."""
+    monkeypatch.setattr(connection_module, "PING_INTERVAL", 0.5)
+    monkeypatch.setattr(connection_module, "PING_PATIENCE", 4.0)
+    limits = Limits(memory="512m", cpus=1, pids=128)
+    with open_work("docker", tmp_path, limits, lambda spec: replace(spec, runtime=runtime)) as one:
+        yield lambda: one
+
+
+STORMS = {
+    "STOP to all": "os.kill(-1, signal.SIGSTOP)",
+    "CONT to all": "os.kill(-1, signal.SIGCONT)",
+    "INT to process 1": "os.kill(1, signal.SIGINT)",
+    "KILL to process 1": "os.kill(1, signal.SIGKILL)",
+    "STOP to process 1": "os.kill(1, signal.SIGSTOP)",
+    "KILL to all": "os.kill(-1, signal.SIGKILL)",
+    "TERM to all": "os.kill(-1, signal.SIGTERM)",
+    "every signal to process 1": "[os.kill(1, n) for n in range(1, 65) if n not in (32, 33)]",
+    "CHLD to process 1": "os.kill(1, signal.SIGCHLD)",
+}
+STORM = """
+import os, signal, sys
+for number in range(1, 32):
+    if number not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(number, signal.SIG_IGN)
+while True:
+    try:
+        {}
+    except OSError:
+        pass
+"""
+
+
+@pytest.mark.statement("J7", "J11")
+@pytest.mark.parametrize("storm", STORMS)
+def test_a_storm_of_signals_is_answered_and_the_next_call_works(
+    work: Callable[[], Work], storm: str
+) -> None:
+    """The answer comes within the deadline and is no success; the next call has a box."""
+    loop = work()
+    loop.write("storm.py", STORM.format(STORMS[storm]))
+    started = time.monotonic()
+    result = loop.call("run_command", command="python3 storm.py; echo survived", timeout_ms=2000)
+    seconds = time.monotonic() - started
+    assert seconds < 25
+    if result.code is None or result.code is Code.EXECUTION_ERROR:
+        # The storm has killed itself: its shell goes on, or was killed as well.
+        assert storm in ("KILL to all", "TERM to all"), result
+    else:
+        assert result.code in (Code.TIMEOUT, Code.SANDBOX_LOST), result
+    if result.code is Code.SANDBOX_LOST:
+        words = ("stopped, starved or ended by a command", "stream", "was not ended")
+        assert any(word in str(result.content) for word in words), result.content
+    again = loop.call("run_command", command="echo next")
+    assert str(again.content).startswith("next"), again
+    assert (again.code, again.is_error) == (None, False)
+
+
+@pytest.mark.statement("J7")
+def test_a_killed_agent_is_a_lost_box_and_no_success(work: Callable[[], Work]) -> None:
+    """Where process 1 can be killed, the call that did it is SANDBOX_LOST."""
+    loop = work()
+    result = loop.call("run_command", command="kill -9 1; sleep 1; echo done", timeout_ms=20000)
+    if result.code is None:  # runc: the kernel lets nobody kill process 1 from inside
+        assert str(result.content).startswith("done")
+        assert len(loop.opened) == 1
+    else:
+        assert result.code is Code.SANDBOX_LOST
+        assert "done" not in str(result.content)
+    assert str(loop.call("run_command", command="echo next").content).startswith("next")
+
+
+# ─── J9: the engine's word ──────────────────────────────────────────────────────────
+
+GREEDY = """
+child = 0
+for channel, given in calls():
+    child = os.fork()
+    if not child:
+        kept = []
+        while True: kept.append(bytearray(b'x' * (16 << 20)))
+    os.waitpid(child, 0)
+    say(encode_json(frame.REPLY, channel, {'ok': RAN}))
+"""
+
+
+@pytest.mark.statement("J9", runsc="gVisor kills the whole box for memory, which is a loss")
+def test_an_agent_that_hides_a_kill_for_memory_is_found_out(
+    runtime: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says exit code 0; at the end the engine says that memory ran out, and that is told."""
+    with caplog.at_level(logging.WARNING):
+        with LoopThread() as thread:
+            with agent_of(GREEDY):
+                box = open_on(thread, tmp_path, runtime, "greedy")
+            assert box.run("true", 30).code == 0
+            assert said_of_boxes(caplog) == []
+    (line,) = said_of_boxes(caplog)
+    assert line.startswith("memory ran out in the box executor-greedy-")
+
+
+def said_of_boxes(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was logged about boxes, and nothing of what other tests left behind."""
+    return [record.getMessage() for record in caplog.records if record.name.endswith(".box")]
+
+
+@pytest.mark.statement("J9")
+def test_no_success_comes_out_of_a_box_that_was_killed(runtime: str, tmp_path: Path) -> None:
+    """Process 1 that runs out of memory is a loss, with the engine's cause."""
+    source = "next(calls())\nkept = []\nwhile True: kept.append(bytearray(b'x' * (16 << 20)))"
+    with LoopThread() as thread:
+        with agent_of(source):
+            box = open_on(thread, tmp_path, runtime, "dying")
+        with pytest.raises(AgentLost) as caught:
+            box.run("true", 40)
+        assert "memory" in str(caught.value) or "ended with code" in str(caught.value)
+        with pytest.raises(AgentLost):
+            box.run("true", 5)
+
+
+LIES: dict[str, dict[str, Any]] = {
+    "exit 0 and out of memory": {"oom": True, "limit": "memory"},
+    "exit 0 and a limit": {"limit": "pids"},
+    "out of memory without a limit": {"exit_code": 1, "oom": True},
+    "exit 0 and a signal": {"signal": "SIGKILL"},
+    "exit code 256": {"exit_code": 256},
+    "an exit code that is true": {"exit_code": True},
+    "a signal of many lines": {"exit_code": None, "signal": "SIGKILL\nSuccess"},
+    "a directory that is none": {"cwd": "workspace"},
+    "an endless directory": {"cwd": "/" + "x" * (1 << 17)},
+    "an unknown limit": {"exit_code": 1, "limit": "moon"},
+}
+
+
+@pytest.mark.statement("J9")
+@pytest.mark.parametrize("lie", LIES)
+def test_an_outcome_that_contradicts_itself_is_no_outcome(lie: str) -> None:
+    """No success that met a limit, no exit code beside a signal."""
+    tool, given, value, data = ANSWERS["command"]
+    result = asyncio.run(result_of(tool, given, {**value, **LIES[lie]}, data))
+    assert result.code is Code.PROTOCOL_ERROR

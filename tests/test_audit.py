@@ -1,0 +1,139 @@
+"""The audit log: what was done to it is found, what befell it is survived."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from executor.audit import AuditLog
+from executor.errors import ConfigError
+
+
+def filled(state: Path, count: int = 4) -> AuditLog:
+    """A log with so many lines."""
+    log = AuditLog(state)
+    for number in range(count):
+        log.append("override", number=number, why="naïve\nline")
+    return log
+
+
+def events(log: AuditLog) -> list[str]:
+    """What was noted, in order; what is no entry as `?`."""
+    found = []
+    for line in log.path.read_text().splitlines():
+        try:
+            found.append(json.loads(line)["event"])
+        except ValueError:
+            found.append("?")
+    return found
+
+
+def test_a_log_that_nobody_touched_is_whole(tmp_path: Path) -> None:
+    """M10: entries are single lines with their facts, for the owner alone."""
+    log = filled(tmp_path)
+    entries = [json.loads(line) for line in log.path.read_text("ascii").splitlines()]
+    assert [entry["number"] for entry in entries] == [0, 1, 2, 3]
+    assert entries[0]["why"] == "naïve\nline"
+    assert log.verify() == []
+    assert log.path.stat().st_mode & 0o777 == 0o600
+    assert AuditLog(tmp_path / "none").verify() == []
+
+
+def _edit(lines: list[bytes]) -> list[bytes]:
+    return [lines[0], lines[1].replace(b'"number": 1', b'"number": 7'), *lines[2:]]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _edit,
+        lambda lines: lines[1:],
+        lambda lines: [*lines[:1], *lines[2:]],
+        lambda lines: lines[:-1],
+        lambda lines: [*lines[:-1], lines[-1].replace(b"override", b"overrode")],
+        lambda lines: [lines[1], lines[0], *lines[2:]],
+        lambda lines: [*lines, lines[-1]],
+        lambda lines: [*lines[:2], b"not JSON\n", *lines[2:]],
+        lambda lines: [],
+    ],
+)
+def test_a_change_is_found(tmp_path: Path, change: Callable[[list[bytes]], list[bytes]]) -> None:
+    """M10: a line that is edited, removed, cut off, moved, doubled or put in is found."""
+    log = filled(tmp_path)
+    log.path.write_bytes(b"".join(change(log.path.read_bytes().splitlines(keepends=True))))
+    assert log.verify()
+
+
+def test_a_log_that_was_removed_is_missed(tmp_path: Path) -> None:
+    """M10: without the log its last hash says that there was one."""
+    log = filled(tmp_path)
+    log.path.unlink()
+    assert log.verify()
+
+
+@pytest.mark.parametrize("cut", [1, 20, 70])
+def test_a_line_that_a_crash_cut_short_is_survived(tmp_path: Path, cut: int) -> None:
+    """What is left of it stays, is chained like the rest, and entries go on after it."""
+    log = filled(tmp_path)
+    head = log.path.with_name(log.path.name + ".head").read_text()
+    whole = log.path.read_bytes()
+    log.append("never finished")
+    log.path.write_bytes(log.path.read_bytes()[:-cut])
+    log.path.with_name(log.path.name + ".head").write_text(head)
+    assert log.verify() == []
+
+    log.append("after")
+    assert events(log)[:4] == ["override"] * 4
+    assert events(log)[-2:] == ["torn", "after"]
+    assert log.verify() == []
+
+    text = log.path.read_bytes()
+    log.path.write_bytes(whole + text[len(whole) :].replace(b"2", b"3", 1))
+    assert log.verify(), "the piece itself can't be changed either"
+    log.path.write_bytes(whole.splitlines(keepends=True)[0] + text[len(whole) :])
+    assert log.verify(), "nor can the lines before it be taken out"
+
+
+def _write(state: Path, name: str) -> None:
+    log = AuditLog(state)
+    for number in range(25):
+        log.append("parallel", writer=name, number=number)
+
+
+def test_several_controllers_write_at_once(tmp_path: Path) -> None:
+    """No line is lost, mixed or out of the chain."""
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_write, args=(tmp_path, str(name))) for name in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+        assert writer.exitcode == 0
+    log = AuditLog(tmp_path)
+    entries = [json.loads(line) for line in log.path.read_text().splitlines()]
+    assert len(entries) == 100
+    for name in "0123":
+        mine = [entry["number"] for entry in entries if entry["writer"] == name]
+        assert mine == list(range(25))
+    assert log.verify() == []
+
+
+def test_long_lines_and_long_logs_are_chained(tmp_path: Path) -> None:
+    """The line before is found, however long it is."""
+    log = filled(tmp_path)
+    log.append("long", text="x" * 300_000)
+    log.append("after")
+    assert log.verify() == []
+
+
+def test_what_can_not_be_recorded_is_not_done(tmp_path: Path) -> None:
+    """A log that can't be written is a fault of the configuration, with the mend."""
+    (tmp_path / "audit.jsonl").symlink_to("elsewhere")
+    with pytest.raises(ConfigError, match="can't be written"):
+        AuditLog(tmp_path).append("override")
+    assert not os.path.lexists(tmp_path / "elsewhere")
