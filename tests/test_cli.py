@@ -509,6 +509,20 @@ def test_what_a_killed_run_left_is_swept_by_the_next(program: Program) -> None:
     assert list((state / "controllers").iterdir()) == []
 
 
+def test_ps_shows_the_whole_name_of_a_loop(program: Program) -> None:
+    """However narrow the table is, `ps` cuts no name that `shell` is to be given."""
+    name = "a-name-of-forty-characters-for-this-loop"
+    process = program.start("run", "--worktree", str(program.worktree), "--exec-id", name)
+    assert process.stdin and process.stdout
+    process.stdin.write(json.dumps(call("1", "run_command", command="true")) + "\n")
+    process.stdin.flush()
+    assert json.loads(process.stdout.readline())["id"] == "1"
+    code, out, _ = program.run("ps")
+    process.communicate(timeout=SECONDS)
+    assert code == 0
+    assert name in out
+
+
 def test_a_reader_that_goes_away_ends_the_run(program: Program) -> None:
     """When nobody reads the results any more the run ends without a traceback."""
     process = program.start("run", "--worktree", str(program.worktree), "--exec-id", "unread")

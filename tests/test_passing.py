@@ -39,7 +39,7 @@ STREAMS = st.lists(
 SHOWABLE = re.compile(
     r"(?:[\a\b\t\n\v\f\r\x20-\x7e\xa0-\U0010ffff]"
     r"|\x1b\[[0-9:;]*[A-Za-z@`]|\x1b\[\?[0-9;]*[hlJK]|\x1b\[[0-9]* q|\x1b\[!p"
-    r"|\x1b[()][AB0]|\x1b[78DEMHc=>])*"
+    r"|\x1b[()][AB0]|\x1b[78DEMH=>])*"
 )
 
 
@@ -56,7 +56,7 @@ def passed(*pieces: bytes) -> str:
         "\x1b[m\x1b[1;31mred\x1b[38;5;17m\x1b[38:2::1:2:3m\x1b[0m",
         "\x1b[2J\x1b[H\x1b[10;20H\x1b[K\x1b[1K\x1b[5A\x1b[2;20r\x1b[3L\x1b[4P\x1b[2@\x1b[X",
         "\x1b[?1049h\x1b[?25l\x1b[?1h\x1b=\x1b[?2004h\x1b[?12;25h\x1b[4l\x1b[?7l",
-        "\x1b7\x1b8\x1bM\x1bD\x1bE\x1bH\x1bc\x1b(0lqk\x1b(B\x1b[2 q\x1b[!p",
+        "\x1b7\x1b8\x1bM\x1bD\x1bE\x1bH\x1b(0lqk\x1b(B\x1b[2 q\x1b[!p",
     ],
 )
 def test_what_programs_draw_with_passes(data: str) -> None:
@@ -82,6 +82,8 @@ def test_what_programs_draw_with_passes(data: str) -> None:
         (b"a\x1b[?1000h\x1b[?1006h\x1b[?1004h\x1b[1;2;3;4;5T\x1b['|\x1b[2h\x1b[12l\x1b[20hb", "ab"),
         (b"a\x1b[?1000;25;1004lb", "a\x1b[?25lb"),
         (b"a\x1b[5i\x1b[4i\x1b[?5ib\x1b[3Jc\x1b[1000000000bd", "abcd"),
+        (b"a\x1b[?3J\x1b[3;0J\x1b[0;3J\x1b[3:0J\x1b[003Jb", "ab"),
+        (b"a\x1bcb", "a\x1b[!p\x1b[H\x1b[2Jb"),
         (b"a\x1b%@\x1b#8\x1b F\x1bn\x1b|\x0e\x0f\x00\x11\x13\x7fb", "ab"),
         (b"\xc2\x9b31m\xc2\x9d0;t\xc2\x9cb\x9b6n", "31mb\ufffd6n"),
         ("a\u202eb\u2066c\u200ed\u2028e".encode(), "abcde"),
@@ -121,6 +123,18 @@ def test_what_was_switched_is_taken_back() -> None:
     end = passing.end()
     assert "\x1b[?1049l" in end and "\x1b[?25h" in end and end.endswith("\x1b[m")
     assert "2004" not in end
+    assert passing.end() == ""
+
+
+@pytest.mark.parametrize(
+    ("data", "mend"),
+    [(b"\x1b[5 q", "\x1b[0 q"), (b"\x1b[3g", "\x1b[?5W"), (b"\x1bH", "\x1b[?5W")],
+)
+def test_the_cursors_shape_and_the_tabs_are_taken_back(data: bytes, mend: str) -> None:
+    """A cursor's shape or tab stops that the box has set do not outlive its shell."""
+    passing = Passing()
+    passing.feed(data)
+    assert passing.end().endswith(mend)
     assert passing.end() == ""
 
 

@@ -282,9 +282,32 @@ def test_a_shell_that_is_stuck_can_be_left(machine: Machine, loop: OpenLoop) -> 
         screen.expect(PROMPT, SECONDS)
         screen.type("stty raw -echo; echo go-$((1+1)); sleep 1111\r")
         screen.expect("go-2")
+        screen.type("\x1d\x1d\x1dq")
+        assert screen.wait() == 128 + signal.SIGHUP
+        assert screen.is_as_before()
+
+
+def test_a_relay_that_is_stopped_from_inside_can_be_left(machine: Machine, loop: OpenLoop) -> None:
+    """K2: a call that stops the far half of a person's shell can't hold the person."""
+    with machine.shell(loop.exec_id) as screen:
+        screen.expect(PROMPT, SECONDS)
+        screen.type("echo $PPID-$((1+1))\r")
+        relay = screen.expect(r"\d+-2\r\n").rpartition("-2")[0].rpartition("\n")[2]
+        loop.call(f"kill -STOP {relay}")
         screen.type("\x1d\x1d\x1d")
         assert screen.wait() == 128 + signal.SIGHUP
         assert screen.is_as_before()
+    loop.call(f"kill -CONT {relay}")
+
+
+def test_a_terminal_that_knows_no_size_is_taken_for_a_usual_one(machine: Machine) -> None:
+    """Where the person's terminal says 0 by 0 the shell has 24 lines of 80, not one of one."""
+    with machine.shell("--worktree", str(machine.worktree), size=(0, 0)) as screen:
+        screen.expect(PROMPT, SECONDS)
+        screen.type("stty size\r")
+        screen.expect("24 80\r\n")
+        screen.type("exit\r")
+        assert screen.wait() == 0
 
 
 # ─── pure ───────────────────────────────────────────────────────────────────────────

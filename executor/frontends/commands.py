@@ -503,7 +503,10 @@ def ps(as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False
         if as_json:
             write_json(rows)
             return OK
-        table = Table("loop", "tenant", "state", "controller", "container", "until", box=None)
+        table = Table(box=None)
+        for column in ("loop", "tenant", "state", "controller", "container", "until"):
+            # Cut short, a name is of no use to `executor shell`.
+            table.add_column(column, no_wrap=column in {"loop", "container"})
         for row in rows:
             table.add_row(*(one_line(str(value)) for value in row.values()))
         show(table if rows else "no boxes")

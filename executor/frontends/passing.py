@@ -24,6 +24,8 @@ _CSI = re.compile(r"\x1b\[([<-?]?)([0-9:;]{0,64})([ -/]{0,2})([@-~])")
 _BEGUN = re.compile(r"\x1b(?:\[[<-?]?[0-9:;]{0,64}[ -/]{0,2}|[ -/]{1,2})?\Z")
 _CHARSET = re.compile(r"\x1b[()][AB0]")
 _SINGLE = re.compile(r"\x1b[78DEMHc=>]")
+_RESET = "\x1b[!p\x1b[H\x1b[2J"
+"""Passes for a full reset (ESC c), which would take the lines above the screen with it."""
 _OTHER = re.compile(r"\x1b[ -/]{0,2}[0-~]")
 _STRING = re.compile(r"\x1b[]PX^_k]|[\x90\x98\x9d-\x9f]")
 """Begins what goes on to a terminator: OSC, DCS, SOS, PM, APC, and screen's title."""
@@ -32,6 +34,7 @@ _STRING_END = re.compile(r"\x1b\\?|[\a\n\x18\x1a\x9c]")
 an early end only shows as text what should not be seen; without it one stray introducer
 would leave the person with a screen on which nothing appears any more."""
 
+_USUAL_TABS, _USUAL_CURSOR = "\x1b[?5W", "\x1b[0 q"
 _PLAIN_FINALS = frozenset("@ABCDEFGHIJKLMPSTXZ`abdefgmrsu")
 _PRIVATE_MODES = {
     "1": "l",  # cursor keys
@@ -59,6 +62,7 @@ class Passing:
         self._is_in_string = False
         self._modes: set[str] = set()
         self._is_styled = False
+        self._mends: set[str] = set()
 
     def feed(self, data: bytes) -> str:
         """What may be shown now."""
@@ -76,9 +80,11 @@ class Passing:
         modes = "".join(f"\x1b[?{mode}{_PRIVATE_MODES[mode]}" for mode in sorted(self._modes))
         # Margins go with the cursor kept where it is; ordinary keys, characters, colours.
         rest = "\x1b7\x1b[r\x1b8\x1b>\x1b(B\x1b)B\x1b[4l\x1b[m" if self._is_styled else ""
+        mends = "".join(sorted(self._mends))
         self._modes.clear()
+        self._mends.clear()
         self._is_styled = False
-        return modes + rest
+        return modes + rest + mends
 
     def _next(self, text: str, at: int) -> tuple[str, int]:
         """The piece at `at` as it may be shown, and where the next one begins."""
@@ -91,7 +97,9 @@ class Passing:
             return "", match.end()
         if match := _CHARSET.match(text, at) or _SINGLE.match(text, at):
             self._is_styled = True
-            return match[0], match.end()
+            if match[0] == "\x1bH":
+                self._mends.add(_USUAL_TABS)
+            return _RESET if match[0] == "\x1bc" else match[0], match.end()
         if _BEGUN.match(text, at):
             self._held = text[at:]
             return "", len(text)
@@ -115,22 +123,28 @@ class Passing:
     def _csi(self, match: re.Match[str]) -> str:
         """A control sequence, or what is left of it."""
         private, numbers, between, final = match.groups()
+        each = [number.lstrip("0") for number in re.split("[:;]", numbers)]
         if any(len(number) > 5 for number in re.split("[:;]", numbers)):
             return ""  # repeated a thousand million times, perhaps
+        if final == "J" and "3" in each:
+            return ""  # what the person did before is not the box's to erase
         if final in "hl" and not between:
             return self._switched(private, numbers, final)
         if private == "?" and not between and final in "JK":
             return match[0]
         if private:
             return ""
-        if (between, final) in ((" ", "q"), ("!", "p")):
-            return match[0]  # the cursor's shape; soft reset
+        if (between, final) == (" ", "q"):
+            self._mends.add(_USUAL_CURSOR)
+            return match[0]
+        if (between, final) == ("!", "p"):
+            return match[0]  # soft reset
         if between or final not in _PLAIN_FINALS:
             return ""
         if final == "T" and ";" in numbers:
             return ""  # follows the mouse
-        if final == "J" and numbers.lstrip("0") == "3":
-            return ""  # what the person did before is not the box's to erase
+        if final == "g":
+            self._mends.add(_USUAL_TABS)
         self._is_styled = True
         return match[0]
 

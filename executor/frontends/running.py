@@ -79,6 +79,7 @@ def finish(work: Callable[[], Coroutine[Any, Any, int]]) -> NoReturn:
         say(str(error))
         code = NO_SANDBOX
     except _Ended as ended:
+        HEARD.ignore()
         code = 128 + ended.number
     except BrokenPipeError:
         code = _nobody_reads(128 + signal.SIGPIPE)

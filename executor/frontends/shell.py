@@ -57,6 +57,7 @@ _AHEAD = 16
 """Pieces of input that are read before the box takes them."""
 _REST = 2.0
 """Seconds for taking back what the box has switched in the person's terminal."""
+_USUAL_SIZE = (24, 80)
 _LEAVE = b"\x1d" * 3
 """Ctrl-] three times leaves a shell that answers nothing any more."""
 
@@ -188,8 +189,12 @@ async def _attend(
 
 
 def _size() -> tuple[int, int]:
-    size = os.get_terminal_size(sys.stdout.fileno())
-    return size.lines, size.columns
+    """Rows and columns; the usual ones where the terminal does not say, or is closed."""
+    try:
+        size = os.get_terminal_size(sys.stdout.fileno())
+    except OSError:
+        return _USUAL_SIZE
+    return size.lines or _USUAL_SIZE[0], size.columns or _USUAL_SIZE[1]
 
 
 @contextlib.contextmanager
@@ -232,9 +237,10 @@ async def _type(far: Shell, *, with_terminal: bool) -> bool:
     """Send what is typed; True when the person leaves, False at the end of a pipe."""
     last = b""
     async for data in _pieces(sys.stdin.fileno()):
-        last = (last + data)[-len(_LEAVE) :]
-        if with_terminal and last == _LEAVE:
+        last += data
+        if with_terminal and _LEAVE in last:
             return True
+        last = last[1 - len(_LEAVE) :]
         await far.type(data)
     if not with_terminal:
         far.end_input()

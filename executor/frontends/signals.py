@@ -41,6 +41,14 @@ class Signals:
         finally:
             self._stop = None
 
+    def ignore(self) -> None:
+        """What comes from now on changes nothing: the process ends, with its exit code.
+
+        At its very end the interpreter would give signals their default meaning back.
+        """
+        for number in _ENDING:
+            signal.signal(number, signal.SIG_IGN)
+
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         is_first = self.first is None
         if self.first is None:

@@ -94,6 +94,9 @@ _SYSCTLS = {
 counts: 1 MiB at most instead of 4 and up to 32. Every kernel since 4.15 has these for each network
 namespace, and no other bound on sockets. What a program asks for may be more (`net.core`, the
 machine's own); the agent's `sockets` looks after that. gVisor takes no notice."""
+_SHARED_MEMORY = {"kernel.shm_rmid_forced": "1"}
+"""A System V segment goes with the last process that has it. It would stay otherwise, as memory
+that no kill gives back: one command could leave a box in which nothing more can be started."""
 _CREATE_MOUNTPOINT = (1, 42)
 
 FORBIDDEN = (
@@ -248,6 +251,7 @@ def create_request(plan: Plan) -> dict[str, Any]:
         "HostConfig": {
             **_isolation(),
             **_limits(plan),
+            "Sysctls": _sysctls(plan.facts),
             "Tmpfs": _tmpfs(sizes, plan.owner),
             "ShmSize": sizes["/dev/shm"],
             "Mounts": _mounts(plan),
@@ -302,7 +306,6 @@ def _isolation() -> dict[str, Any]:
         "Devices": [],
         "DeviceCgroupRules": [],
         "DeviceRequests": [],
-        "Sysctls": dict(_SYSCTLS),
         "StorageOpt": {},
         "ReadonlyRootfs": True,
         "ReadonlyPaths": list(READ_ONLY_PATHS),
@@ -355,6 +358,11 @@ def _limits(plan: Plan) -> dict[str, Any]:
             *_process_ulimit(plan),
         ],
     }
+
+
+def _sysctls(facts: EngineFacts) -> dict[str, str]:
+    """In a user namespace many kernels let nobody write those of the IPC namespace."""
+    return dict(_SYSCTLS) if facts.userns else _SYSCTLS | _SHARED_MEMORY
 
 
 def _is_gvisor(plan: Plan) -> bool:

@@ -33,20 +33,19 @@ def marks(status: os.stat_result) -> tuple[int, ...]:
 
 
 def copy(source: int, target: int, status: os.stat_result) -> None:
-    """All content; holes stay holes."""
+    """The content as far as the status tells, however it grows; holes stay holes."""
     if status.st_size <= _SMALL and status.st_blocks * 512 >= status.st_size:
-        while piece := os.read(source, _SMALL):
+        left = status.st_size
+        while piece := os.read(source, left):
             _write_all(target, piece)
+            left -= len(piece)
         return
     os.ftruncate(target, status.st_size)
     position = 0
     while position < status.st_size:
-        try:
-            start = os.lseek(source, position, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:  # nothing but a hole is left
-                return
-            raise
+        start = _data(source, position)
+        if start is None:  # nothing but a hole is left
+            return
         position = os.lseek(source, start, os.SEEK_HOLE)
         os.lseek(target, start, os.SEEK_SET)
         while start < position:
@@ -63,13 +62,29 @@ def _write_all(target: int, data: bytes) -> None:
 
 
 def same_content(one: int, other: int) -> bool:
-    """Whether two files that were opened just now hold the same."""
+    """Whether two files of one size hold the same. What is a hole in both is not read."""
+    position = 0
     while True:
-        mine, its = os.read(one, _SMALL), os.read(other, _SMALL)
+        starts = [start for file in (one, other) if (start := _data(file, position)) is not None]
+        if not starts:
+            return True
+        position = min(starts)
+        mine, its = os.pread(one, _SMALL, position), os.pread(other, _SMALL, position)
         if mine != its:
             return False
         if not mine:
             return True
+        position += len(mine)
+
+
+def _data(file: int, position: int) -> int | None:
+    """Where the next content is that is no hole; None if there is none."""
+    try:
+        return os.lseek(file, position, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return None
+        raise
 
 
 def copy_attributes(source: int, target: int) -> None:

@@ -47,6 +47,8 @@ ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 PROGRAM_TIMEOUT = 120.0
 UNMOUNT_PATIENCE = 10.0
 """Seconds that a mount may be busy after its box is gone."""
+STEP = 250_000_000
+"""Nanoseconds that the clock may have been set back by while a loop ran: no box opens faster."""
 OPTIONS = "loop,nosuid,nodev,noatime,noinit_itable"
 BLOCK = 4096
 INODE = 256
@@ -105,6 +107,7 @@ class FileSystem:
         self._mount = self._directory / "mount"
         self._opened_at = 0
         self._filled_at = 0
+        self._clock = 0
         self._directories: dict[int, int] = {}
         self.tree = self._mount / "tree"
         self.kept = _kept(state, self._name)
@@ -131,7 +134,7 @@ class FileSystem:
             try:
                 usage = Measurement(source, stop).take()
                 self._make(size, files, usage.bytes, usage.files)
-                (self._directory / "worktree").write_text(str(worktree.path))
+                (self._directory / "worktree").write_bytes(os.fsencode(worktree.path))
                 self._fill(source, worktree, stop)
             finally:
                 os.close(source)
@@ -143,6 +146,7 @@ class FileSystem:
                 f"({error}); make room in {self._state}, allow fewer bytes, or use quota watch"
             ) from error
         self._filled_at = time.time_ns()
+        self._clock = _clock()
 
     def _make(self, size: int, files: int, held: int, held_files: int) -> None:
         content = held + held_files * BLOCK
@@ -198,6 +202,11 @@ class FileSystem:
         Raises:
             OSError, Moved: it could not be done to its end.
         """
+        if (back := self._clock - _clock()) > STEP:
+            raise OSError(
+                f"the machine's clock was set back by {back / 1e9:.1f} s meanwhile, "
+                "so that it can't be told what changed"
+            )
         target = worktree.readable()
         try:
             if not os.fstat(target).st_nlink:
@@ -340,15 +349,17 @@ def _shrink(mount: Path) -> None:
 
 
 def _is_mounted(mount: Path) -> bool:
-    escaped = re.sub(r"[ \t\n\\]", lambda match: f"\\{ord(match[0]):03o}", str(mount))
-    return any(line.split(" ", 5)[4] == escaped for line in _MOUNTS.read_text().splitlines())
+    # As bytes: the names of other mounts are anybody's.
+    escaped = re.sub(rb"[ \t\n\\]", lambda match: b"\\%03o" % match[0][0], os.fsencode(mount))
+    lines = _MOUNTS.read_bytes().split(b"\n")
+    return any(fields[4:5] == [escaped] for fields in (line.split(b" ", 5) for line in lines))
 
 
 def _is_attached(image: Path) -> bool:
     """Whether a loop device stands on the image; one does as long as it is mounted anywhere."""
     for entry in Path("/sys/block").glob("loop*/loop/backing_file"):
         with suppress(OSError):
-            if entry.read_text().rstrip("\n") == str(image):
+            if entry.read_bytes().removesuffix(b"\n") == os.fsencode(image):
                 return True
     return False
 
@@ -397,6 +408,11 @@ def _run(name: str, *arguments: str) -> None:
             f"quota: {name} failed with code {done.returncode} ({said}); "
             "use quota watch, or see to it that root may mount ext4 images here"
         )
+
+
+def _clock() -> int:
+    """When the machine started by its clock, in nanoseconds: it changes when that is set."""
+    return time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 def _exists(name: str, directory: int) -> bool:

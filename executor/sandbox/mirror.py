@@ -28,6 +28,9 @@ EVERYTHING = -1
 """As `changed_since`: all of the source counts as changed."""
 MAX_TOLD = 20
 """Entries of a kind that a report names; all are counted."""
+MAX_DEPTH = 128
+"""Levels down to a name that others are linked to: the way is gone again for each."""
+_LINK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -121,6 +124,7 @@ class Mirror:
         self._is_theirs = False
         self._first: dict[int, tuple[tuple[str, ...], str]] = {}
         self._touched: set[int] = set()
+        self._parts: tuple[str, ...] = ()
         self._temporary = f".executor-{secrets.token_hex(6)}-"
         self._number = 0
         self.report = Report()
@@ -168,6 +172,12 @@ class Mirror:
             self._up(self._source)
             self._fail(name, error)
             return None
+        if name in above.made:
+            if not self._is_own(target):
+                self._up(self._source, self._target)
+                self._fail(name, FileExistsError(errno.EEXIST, "it was changed there meanwhile"))
+                return None
+            os.fchown(self._target.descriptor, source.st_uid, source.st_gid)
         if (source.st_dev, target.st_dev) != self._devices:
             self.report.left_out += 1
             self._up(self._source, self._target)
@@ -178,12 +188,20 @@ class Mirror:
         is_theirs = not is_new and target.st_ino not in self._known
         return _Level(source, target, is_new, is_same, is_theirs)
 
+    def _is_own(self, target: os.stat_result) -> bool:
+        """Whether it can be the directory that was made here: only such a one is given away."""
+        if target.st_uid != os.geteuid():
+            return False
+        with os.scandir(self._target.descriptor) as entries:
+            return next(entries, None) is None
+
     def _hides(self, name: str) -> bool:
         return not self._source.depth and name in self._hidden
 
     def _enter(self, level: _Level) -> _Level:
         """Makes everything in a directory alike but the content of its directories."""
         self._is_theirs = level.is_theirs
+        self._parts = ()
         with os.scandir(self._source.descriptor) as entries:
             for entry in entries:
                 if self._stop.is_set():
@@ -242,7 +260,6 @@ class Mirror:
             self._keep(name, "removed there meanwhile")
             return
         os.mkdir(name, 0o700, dir_fd=self._target.descriptor)
-        self._own(name, status)
         self.report.written += 1
         level.names.append(name)
         level.made.add(name)
@@ -256,6 +273,8 @@ class Mirror:
         if kind not in (stat.S_IFREG, stat.S_IFLNK):
             self.report.left_out += 1
             return
+        if status.st_nlink > 1 and self._target.depth > MAX_DEPTH:
+            raise OSError(errno.ELOOP, "a file of several names lies too deep")
         if is_old:
             if there is not None:
                 self._remember(name, status)
@@ -290,6 +309,14 @@ class Mirror:
         if there.st_nlink > 1 and marks(status) != marks(there):
             return False  # other names would get its mode and times, too
         with opened(name, source) as mine, opened(name, target) as other:
+            now = os.fstat(other)
+            if (now.st_dev, now.st_ino, now.st_nlink) != (
+                there.st_dev,
+                there.st_ino,
+                there.st_nlink,
+            ):
+                # What is there now may be a name of a file that lies elsewhere, too.
+                raise FileExistsError(errno.EEXIST, "it was changed there meanwhile")
             if not same_content(mine, other):
                 return False
             self._sync(mine, other, status, there)
@@ -329,9 +356,11 @@ class Mirror:
         """A new file with the content and all that goes with it; gives its name."""
         directory = self._target.descriptor
         with opened(name, self._source.descriptor) as source:
+            # Its name may stand for another file by now: owner and mode go with the content.
+            status = os.fstat(source)
             target = os.open(temporary, _NEW, 0o600, dir_fd=directory)
             try:
-                copy(source, target, os.fstat(source))
+                copy(source, target, status)
                 copy_attributes(source, target)
                 os.fchown(target, status.st_uid, status.st_gid)
                 mode = stat.S_IMODE(status.st_mode)
@@ -348,14 +377,17 @@ class Mirror:
         """A new symbolic link; gives its name."""
         directory = self._target.descriptor
         os.symlink(os.readlink(name, dir_fd=self._source.descriptor), temporary, dir_fd=directory)
-        self._own(temporary, status)
-        times = status.st_atime_ns, status.st_mtime_ns
-        os.utime(temporary, ns=times, dir_fd=directory, follow_symlinks=False)
+        link = os.open(temporary, _LINK, dir_fd=directory)
+        try:
+            # The name may stand for another inode by now: what is held is looked at and changed.
+            if not stat.S_ISLNK(os.fstat(link).st_mode):
+                raise FileExistsError(errno.EEXIST, "it was changed there meanwhile")
+            held = f"/proc/self/fd/{link}"
+            os.chown(held, status.st_uid, status.st_gid)
+            os.utime(held, ns=(status.st_atime_ns, status.st_mtime_ns))
+        finally:
+            os.close(link)
         return temporary
-
-    def _own(self, name: str, status: os.stat_result) -> None:
-        directory = self._target.descriptor
-        os.chown(name, status.st_uid, status.st_gid, dir_fd=directory, follow_symlinks=False)
 
     def _put(self, name: str, there: os.stat_result | None, temporary: str) -> None:
         """Gives a whole entry its name, in place of what was there, and of nothing else."""
@@ -384,8 +416,9 @@ class Mirror:
     # ── hard links ──
 
     def _remember(self, name: str, status: os.stat_result) -> None:
-        if status.st_nlink > 1:
-            self._first.setdefault(status.st_ino, (self._target.parts, name))
+        if status.st_nlink > 1 and status.st_ino not in self._first:
+            self._parts = self._parts or self._target.parts
+            self._first[status.st_ino] = self._parts, name
 
     def _link(self, name: str, status: os.stat_result, there: os.stat_result | None) -> bool:
         """Makes it another name of what was made before; False if there is no such thing."""
@@ -439,7 +472,7 @@ class Mirror:
             self._keep(name, "changed or made there meanwhile")
             return False
         if stat.S_ISDIR(there.st_mode):
-            return self._remove_tree(name)
+            return self._remove_tree(name, there)
         if stat.S_ISREG(there.st_mode) or stat.S_ISLNK(there.st_mode):
             self._unlink(name, there)
             return True
@@ -450,11 +483,11 @@ class Mirror:
         os.unlink(name, dir_fd=self._target.descriptor)
         self.report.removed += 1
 
-    def _remove_tree(self, name: str) -> bool:
+    def _remove_tree(self, name: str, there: os.stat_result) -> bool:
         outer = self._target
         with Trail(outer.descriptor) as inner:
             status = inner.down(name)
-            if status.st_dev != self._devices[1]:
+            if status.st_dev != self._devices[1] or status.st_ino != there.st_ino:
                 return False
             self._target = inner
             try:

@@ -134,6 +134,7 @@ def test_every_field_is_decided() -> None:
             "Sysctls": {
                 "net.ipv4.tcp_rmem": "4096 131072 1048576",
                 "net.ipv4.tcp_wmem": "4096 16384 1048576",
+                "kernel.shm_rmid_forced": "1",
             },
             "StorageOpt": {},
             "ReadonlyRootfs": True,

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from executor.sandbox import content, mirror
 from executor.sandbox.mirror import Mirror, Report
 from tests.sandbox.trees import (
     alter,
@@ -178,6 +179,117 @@ def test_a_link_in_the_way_is_replaced_not_followed(pair: Pair, tmp_path: Path) 
     assert snapshot(pair.outside).keys() == {"link", "link/f", "file link", "directory"}
     assert os.readlink(pair.outside / "directory") == str(canary)
     assert [(one.name, one.read_text()) for one in canary.iterdir()] == [("f", "canary")]
+
+
+def test_a_name_that_is_swapped_under_a_merge_gives_nothing_away(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What takes the name of an entry that was just looked at or made keeps its owner."""
+    (pair.outside / "store").write_text("same")
+    (pair.outside / "secret").mkdir()
+    (pair.outside / "secret/key").write_text("key")
+    (pair.outside / "file").write_text("same")
+    pair.fill()
+    (pair.inside / "file").chmod(0o777)
+    (pair.inside / "made").mkdir()
+    (pair.inside / "link").symlink_to("file")
+    for name in ("file", "made", "link"):
+        os.chown(pair.inside / name, 1000, 1000, follow_symlinks=False)
+    opened, mkdir, symlink = content.opened, os.mkdir, os.symlink
+    root = (pair.outside.stat().st_dev, pair.outside.stat().st_ino)
+
+    def swap(name: str, by: str, at: int) -> None:
+        status = os.fstat(at)
+        if (status.st_dev, status.st_ino) == root:
+            os.rename(name, f"{by} before", dst_dir_fd=at, src_dir_fd=at)
+            os.rename(by, name, src_dir_fd=at, dst_dir_fd=at)
+
+    def swapped_open(name: str, at: int) -> object:
+        if name == "file":
+            swap(name, "store", at)
+        return opened(name, at)
+
+    def swapped_mkdir(name: str, mode: int, *, dir_fd: int) -> None:
+        mkdir(name, mode, dir_fd=dir_fd)
+        swap(name, "secret", dir_fd)
+
+    def swapped_symlink(to: str, name: str, *, dir_fd: int) -> None:
+        (tmp_path / "worktree/plain").write_text("x")
+        symlink(to, name, dir_fd=dir_fd)
+        swap(name, "plain", dir_fd)
+
+    monkeypatch.setattr("executor.sandbox.mirror.opened", swapped_open)
+    monkeypatch.setattr(os, "mkdir", swapped_mkdir)
+    monkeypatch.setattr(os, "symlink", swapped_symlink)
+    report = pair.bring_back()
+    told = "\n".join(report.failed)
+    assert all(f"'{name}'" in told for name in ("file", "made", "link")), told
+    assert (pair.outside / "file").stat().st_uid == 0
+    assert (pair.outside / "made").stat().st_uid == 0
+    assert (pair.outside / "made/key").read_text() == "key"
+    assert not [one.name for one in pair.outside.iterdir() if one.name == "plain"]
+
+
+def test_a_secret_that_is_swapped_in_under_a_filling_keeps_its_owner(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy has the owner and the mode of the file that its content is from."""
+    (pair.outside / "name").write_text("mine")
+    os.chown(pair.outside / "name", 1000, 1000)
+    (pair.outside / "secret").write_text("secret")
+    (pair.outside / "secret").chmod(0o600)
+    opened = content.opened
+
+    def swapped(name: str, at: int) -> object:
+        if name == "name":
+            (pair.outside / "secret").rename(pair.outside / "name")
+        return opened(name, at)
+
+    monkeypatch.setattr("executor.sandbox.mirror.opened", swapped)
+    pair.fill()
+    found = (pair.inside / "name").stat()
+    assert (pair.inside / "name").read_text() == "secret"
+    assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (0, 0o600)
+
+
+def test_files_of_several_names_far_down_end_in_the_report(pair: Pair) -> None:
+    """The way to a first name is gone anew for each other one, so it has an end; depth has none."""
+    pair.fill()
+    deep(pair.inside, mirror.MAX_DEPTH + 2)
+    lowest = pair.inside.joinpath(*["d"] * (mirror.MAX_DEPTH + 2))
+    (lowest / "one").write_text("x")
+    os.link(lowest / "one", lowest / "two")
+    report = pair.bring_back()
+    assert (report.count, len(report.failed)) == (2, 2)
+    assert "several names" in report.failed[0]
+
+
+def test_holes_are_not_read_to_see_whether_files_are_alike(tmp_path: Path) -> None:
+    """Two files of 8 TiB, nearly all of it hole, are told apart at once."""
+    with small_disk(tmp_path / "disk") as disk:
+        for name in ("one", "other"):
+            with (disk / name).open("wb") as file:
+                file.truncate(1 << 43)
+                file.seek(1 << 42)
+                file.write(b"middle")
+        with (disk / "one").open("rb") as one, (disk / "other").open("r+b") as other:
+            assert content.same_content(one.fileno(), other.fileno())
+            other.seek(1 << 41)
+            other.write(b"x")
+            other.flush()
+            assert not content.same_content(one.fileno(), other.fileno())
+            assert not content.same_content(other.fileno(), one.fileno())
+
+
+def test_a_file_that_grows_is_copied_as_far_as_it_was(tmp_path: Path) -> None:
+    """Who appends faster than it is read does not fill the disk with the copy."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_text("old")
+    status = source.stat()
+    source.write_text("old and new")
+    with source.open("rb") as one, target.open("wb") as other:
+        content.copy(one.fileno(), other.fileno(), status)
+    assert target.read_text() == "old"
 
 
 def test_privileges_and_special_files_stay_inside(pair: Pair) -> None:

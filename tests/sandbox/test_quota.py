@@ -13,6 +13,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -535,6 +536,38 @@ def test_an_image_in_use_is_left_to_a_later_pass(
             assert len(attached(tmp_path / "state")) == 2
         assert ext4.recover(identity.state, names).kept == (system.kept,)
     assert attached(tmp_path / "state") == []
+
+
+@needs_root
+def test_mounts_of_any_name_do_not_hinder_the_recovery(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other mounts of the machine may have any bytes in their names; ours is found among them."""
+    mounts = tmp_path / "mountinfo"
+    ours = tmp_path / "a b"
+    line = b"1 2 0:1 / %s rw - tmpfs x rw\n"
+    escaped = os.fsencode(ours).replace(b" ", b"\\040")
+    mounts.write_bytes(line % b"/m/\xff\x0b\x1c\r" + line % b"/m/\xc2\x85" + line % escaped)
+    monkeypatch.setattr(ext4, "_MOUNTS", mounts)
+    assert ext4._is_mounted(ours)
+    assert not ext4._is_mounted(tmp_path / "a")
+
+
+@needs_root
+def test_a_clock_that_was_set_back_loses_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the times of change nothing was changed then: the image is kept, with the reason."""
+    needs_loops()
+    root = make_worktree(tmp_path / "worktree")
+    with Identity.claim(tmp_path / "state") as identity, open_worktree(root) as worktree:
+        system = ext4.FileSystem(identity.state, identity.id, "test")
+        system.open(worktree, 1 << 20, 10, threading.Event())
+        now = time.time_ns
+        monkeypatch.setattr(time, "time_ns", lambda: now() - 3600 * 10**9)
+        with pytest.raises(OSError, match="clock was set back by 3600"):
+            system.bring_back(worktree, threading.Event())
+        assert system.release() == system.kept
 
 
 # ─── a full disk ────────────────────────────────────────────────────────────────────

@@ -17,6 +17,7 @@ import pytest
 from executor.errors import AgentLost, Code, ConfigError, SandboxError
 from executor.model import Limits, LoopSpec
 from executor.sandbox.container import memory_files
+from executor.sandbox.facts import EngineFacts
 from tests.conftest import LIMITS, make_worktree, open_docker_box
 from tests.driver import Box, LoopThread
 from tests.loops import Work, open_work
@@ -360,6 +361,39 @@ def _serve_on(box: Box) -> None:
         assert box.request("list", {"path": "."}).value["entries"] == 0
     flood = box.run("yes | head -c 3000000", head=100, tail=100)
     assert flood.value["stdout"]["total"] == 3_000_000
+
+
+SEGMENTS = """
+libc = ctypes.CDLL(None, use_errno=True)
+libc.shmat.restype = ctypes.c_void_p
+left = 0
+for _ in range(16):
+    child = os.fork()
+    if child == 0:
+        segment = libc.shmget(0, 16 << 20, 0o1600)
+        ctypes.memset(libc.shmat(segment, None, 0), 1, 16 << 20)
+        os._exit(0)
+    left += os.waitpid(child, 0)[1] == 0
+tell(left)
+"""
+
+
+@pytest.mark.statement("I15")
+def test_memory_that_nobody_holds_is_given_back(
+    runtime: str, loop_thread: LoopThread, tmp_path: Path, facts: EngineFacts
+) -> None:
+    """System V segments of 256 MiB in all, one after the other: each goes with its process."""
+    if facts.userns:
+        pytest.skip("in a user namespace the kernel lets nobody set kernel.shm_rmid_forced")
+    box = _box(loop_thread, tmp_path, runtime, Limits(memory="256m", pids=64))
+    if runtime == "runsc":
+        with pytest.raises(SandboxError, match="ran out of memory"):
+            probe(box, SEGMENTS)
+        return
+    assert probe(box, SEGMENTS) == 16
+    assert Group(box).memory() < 64 << 20
+    ran = box.run("python3 -c 'x = bytearray(100 << 20)'")
+    assert (ran.code, ran.value["limit"]) == (0, None)
 
 
 @pytest.mark.statement("I15")

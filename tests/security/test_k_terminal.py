@@ -250,6 +250,8 @@ def test_a_raw_shell_passes_everything(machine: Machine) -> None:
         screen.type("\x03")
         screen.expect(PROMPT)
         assert screen.answers > 0
+        screen.type("\x1d\x1d\x1d")  # ends its box too; killed, it would leave it behind
+        screen.wait(SECONDS)
 
 
 # ─── what models are told ───────────────────────────────────────────────────────────
