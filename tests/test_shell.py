@@ -14,8 +14,9 @@ import pytest
 
 from executor.errors import SandboxUnavailable
 from executor.model import LoopSpec
-from executor.sandbox.container import Owner
-from executor.sandbox.terminal import owner_in, shell_environment
+from executor.sandbox.container import RUNTIME, Owner
+from executor.sandbox.terminal import UNREADABLE_LOADER, owner_in, shell_environment
+from tests.driver import wait_until
 from tests.terminals import COMMAND, PROMPT, SECONDS, Machine
 
 
@@ -240,7 +241,7 @@ def test_a_closed_terminal_ends_the_shell(machine: Machine, loop: OpenLoop) -> N
             screen.expect(PROMPT, SECONDS)
             screen.type("nohup setsid sleep 1111 & echo up-$((1+1))\r")
             screen.expect("up-2")
-            assert "sleep 1111" in loop.arguments()
+            wait_until(lambda: "sleep 1111" in loop.arguments())
             if is_killed:
                 screen.process.kill()
             else:
@@ -274,6 +275,25 @@ def test_a_shell_can_be_killed_from_inside(machine: Machine, loop: OpenLoop) -> 
         assert screen.wait() == 128 + signal.SIGKILL
         assert screen.is_as_before()
     assert loop.call("echo still") == "still\n"
+
+
+def test_a_relay_is_closed_from_its_first_moment(machine: Machine, loop: OpenLoop) -> None:
+    """C12: what the far half is started by is out of reach before it could do that itself."""
+    boxes = json.loads(machine.run("ps", "--json").stdout)
+    (container,) = [box["container"] for box in boxes if box["loop"] == loop.exec_id]
+    code = "import os; print(os.getuid(), os.stat('/proc/self/mem').st_uid)"
+
+    def ran(*beginning: str) -> str:
+        command = [*beginning, f"{RUNTIME}/bin/python3", "-I", "-S", "-c", code]
+        done = subprocess.run(
+            ["docker", "exec", container, *command], capture_output=True, check=True, timeout=60
+        )
+        return done.stdout.decode()
+
+    # The kernel gives the files of a closed process to root.
+    uid, owner = ran().split()
+    assert uid == owner != "0"
+    assert ran(UNREADABLE_LOADER).split() == [uid, "0"]
 
 
 def test_a_shell_that_is_stuck_can_be_left(machine: Machine, loop: OpenLoop) -> None:

@@ -377,9 +377,12 @@ def freeze() -> tuple[Look, set[int]]:
 
 
 def thaw(look: Look, but: set[int]) -> None:
-    """Let everything go on. Children first: a shell would notice a child that is stopped."""
+    """Let everything go on. Children first: a shell would notice a child that is stopped.
+
+    A person's shell goes on whoever stopped it: it could not end otherwise.
+    """
     for pid in look.youngest_first():
-        if pid not in but:
+        if pid not in but or pid in look.guests:
             send(pid, signal.SIGCONT)
 
 

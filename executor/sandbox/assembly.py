@@ -23,6 +23,10 @@ LEFT_OUT = (
     "test", "idlelib", "tkinter", "lib2to3", "pydoc_data", "ensurepip", "turtledemo",
     "config-*", "__pycache__", "sitecustomize.py", "EXTERNALLY-MANAGED",
 )  # fmt: skip
+UNREADABLE = "lib/loader"
+"""A second loader that may be run and not read: Linux closes a process of such a program to all
+others of its uid from its first moment on (`execve(2)`, "dumpable")."""
+NOBODY = 65534
 UNCHECKED = py_compile.PycInvalidationMode.UNCHECKED_HASH
 TRIAL = "import ctypes, json, os, selectors, signal, socket, struct, subprocess, zlib, ssl"
 
@@ -48,6 +52,8 @@ def assemble() -> None:
          "--set-rpath", "$ORIGIN/../lib", python],
         check=True,
     )  # fmt: skip
+    shutil.copyfile(loader, ROOT / UNREADABLE)
+    (ROOT / UNREADABLE).chmod(0o755)
     shutil.copyfile(tools / "rg", ROOT / "bin/rg")
     (ROOT / "bin/rg").chmod(0o755)
     copy_licences(documents, tools)
@@ -102,6 +108,9 @@ def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.uname = member.gname = ""
     member.mtime = 315532800
     member.mode = 0o755 if member.isdir() else 0o555 if member.mode & 0o100 else 0o444
+    if member.name.endswith(UNREADABLE):
+        member.uid = member.gid = NOBODY
+        member.mode = 0o111
     return member
 
 

@@ -21,12 +21,15 @@ from executor.sandbox.container import (
     ENTRYPOINT,
     LABEL_CONTROLLER,
     LABEL_LOOP,
+    RUNTIME,
     Owner,
 )
 from executor.sandbox.engine import Engine
 from executor.sandbox.environment import command_environment
 from executor.sandbox.ownership import user_name
 
+UNREADABLE_LOADER = f"{RUNTIME}/lib/loader"
+"""Starts any program of the runtime; see `assembly.UNREADABLE`."""
 SETTLE = 2.0
 """Seconds that an engine may take to know that a program has ended."""
 _KILLED = 137
@@ -96,6 +99,15 @@ def owner_in(container: Mapping[str, Any]) -> Owner:
             "box of executor's; nothing was started in it."
         )
     return Owner(int(user[1]), int(user[2]))
+
+
+def _beginning(engine: Engine, runtime: str) -> tuple[str, ...]:
+    """What the far half is started by, where there is code already that would reach into it.
+
+    A program that its own process may not read is closed to others of its uid from its first
+    moment, before it could do so itself. gVisor starts none.
+    """
+    return () if engine.facts.is_gvisor(runtime) else (UNREADABLE_LOADER,)
 
 
 class Shell:
@@ -178,8 +190,9 @@ async def open_shell(
         EngineError: the engine starts nothing in it.
     """
     id = str(container["Id"])
+    runtime = str((container.get("HostConfig") or {}).get("Runtime") or "")
     request = {
-        "Cmd": [*ENTRYPOINT, "terminal"],
+        "Cmd": [*_beginning(engine, runtime), *ENTRYPOINT, "terminal"],
         "User": str(owner_in(container)),
         "AttachStdin": True,
         "AttachStdout": True,
