@@ -248,7 +248,9 @@ class Loop:
         with self._seat.in_use():
             result = await self.pipeline.answer(call, self._surroundings, emit, left)
         if result.code in _NO_BOX:
-            return self._time_is_over(call) if time.monotonic() >= self._deadline else result
+            if time.monotonic() >= self._deadline:
+                return self._time_is_over(call)
+            return _with_outlook(result) if result.code is Code.SANDBOX_LOST else result
         if self._seat.replaced != told and self._seat.gone is not None:
             self._told = self._seat.replaced
             return _with_notice(result, self._seat.gone)
@@ -453,6 +455,17 @@ class _Seat:
             await self._leave()
         if self._giving_back is not None:
             await asyncio.wait({self._giving_back})
+
+
+def _with_outlook(result: Result) -> Result:
+    """The result of a call whose box was lost under it, with what comes next."""
+    outlook = (
+        "the next call opens a new sandbox on the same worktree: files there are intact, "
+        "processes and /tmp are gone"
+    )
+    cause = str(result.content)
+    details = {**(result.details or {}), "sandbox_lost": cause}
+    return replace(result, content=results.with_notices(cause, [outlook]), details=details)
 
 
 def _with_notice(result: Result, gone: _Gone) -> Result:

@@ -71,6 +71,8 @@ def test_a_call_in_flight_ends_when_the_box_is_lost(work: Work) -> None:
     result = future.result(30)
     assert (result.code, result.is_error) == (Code.SANDBOX_LOST, True)
     assert "ended from outside" in str(result.content)
+    assert "the next call opens a new sandbox on the same worktree" in str(result.content)
+    assert result.details is not None and "ended from outside" in result.details["sandbox_lost"]
     assert work.call("run_command", command="cat mark").code is None
 
 

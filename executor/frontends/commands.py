@@ -64,6 +64,7 @@ from executor.sandbox.container import (
     LABEL_CONTROLLER,
     LABEL_EXPIRES,
     LABEL_LOOP,
+    LABEL_STATE,
     LABEL_TENANT,
 )
 from executor.sandbox.engine import Engine
@@ -537,7 +538,15 @@ def reap_command() -> None:
         settings = Settings.load()
         async with await Engine.connect(settings) as engine:
             reaped = await reap(engine, settings.state_directory)
-        show(f"removed {len(reaped.containers)} boxes, {len(reaped.directories)} directories")
+            left = await engine.list_containers({LABEL_CONTROLLER: None})
+        state = str(settings.state_directory.resolve())
+        foreign = sum((box.get("Labels") or {}).get(LABEL_STATE) != state for box in left)
+        show(f"removed: boxes {len(reaped.containers)}, directories {len(reaped.directories)}")
+        if foreign:
+            show(
+                f"left alone: boxes of other state directories {foreign} (EXECUTOR_STATE_DIR "
+                "names the one that is swept)"
+            )
         for failure in reaped.failures:
             say(failure)
         return FAILED if reaped.failures else OK

@@ -89,5 +89,18 @@ async def _trial(report: Report, settings: Settings) -> None:
         return
     text = f"a command ran in it in {result.duration_ms:.1f} ms"
     report.findings.append(Finding("trial box", "ok", text))
-    facts = ", ".join(f"{name}: {value}" for name, value in report.capabilities.items())
-    report.findings.append(Finding("what isolation is there", "ok", facts))
+    facts = (
+        f"{name}: {_plain(value)}"
+        for name, value in report.capabilities.items()
+        if name != "notices"
+    )
+    report.findings.append(Finding("isolation of the trial box", "ok", "\n    ".join(facts)))
+
+
+def _plain(value: Any) -> str:
+    """A capability as a person reads it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return "unknown" if value is None else str(value)
