@@ -249,8 +249,10 @@ def test_a_directory_that_flips_to_a_link_inside_never_leads_outside(
     future = work.thread.loop.run_in_executor(None, probe, box, code, 90)  # not to wait for it
     _until((race / "ready").exists)
     until = time.monotonic() + 4
-    tried = _race(box, "race/spot", lambda: time.monotonic() > until)
-    (race / "stop").touch()
+    try:
+        tried = _race(box, "race/spot", lambda: time.monotonic() > until)
+    finally:
+        (race / "stop").touch()
     fast, flips = work.thread.run(_wait_for(future))
     assert tried > 100 and flips >= (FLIPS if fast else 2000), (tried, flips)
     assert fast or runtime == "runsc"
@@ -281,8 +283,10 @@ def test_a_directory_that_flips_to_a_link_on_the_host_never_leads_outside(work: 
     with subprocess.Popen(command, stdout=subprocess.PIPE) as racer:
         _until((race / "ready").exists)
         until = time.monotonic() + 3
-        tried = _race(box, "host-race/spot", lambda: time.monotonic() > until)
-        (race / "stop").touch()
+        try:
+            tried = _race(box, "host-race/spot", lambda: time.monotonic() > until)
+        finally:
+            (race / "stop").touch()
         out = racer.communicate(timeout=60)[0]
     assert tried > 100 and int(out) >= FLIPS
     _require_untouched(box)
