@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -72,8 +71,6 @@ __all__ = [
     "ToolError",
 ]
 
-_HOMES = ("model", "errors", "permissions", "settings", "catalog", "tool", "controller")
-
 
 def __getattr__(name: str) -> Any:
     """A name of `__all__`, loaded when it is first asked for.
@@ -81,12 +78,13 @@ def __getattr__(name: str) -> Any:
     Loading all takes a while, and the command line hears signals before that.
     """
     if name in __all__:
-        for home in _HOMES:
-            found = vars(import_module(f"executor.{home}")).get(name)
-            if found is not None:
+        from executor import catalog, controller, errors, model, permissions, settings, tool
+
+        for home in (model, errors, permissions, settings, catalog, tool, controller):
+            if (found := getattr(home, name, None)) is not None:
                 return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+    return list(__all__)
