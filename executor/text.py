@@ -98,7 +98,7 @@ def json_line(value: object, indent: int | None = None) -> str:
     The parsed value is the same. Halves of characters, which are no UTF-8, survive too.
     """
     text = json.dumps(value, ensure_ascii=False, indent=indent)
-    if (text.isascii() and "\x7f" not in text) or not _holds(text, _UNSAFE_IN_JSON):
+    if "\x7f" not in text and (text.isascii() or not _holds(_beyond_ascii(text), _UNSAFE_IN_JSON)):
         return text
     # Outside strings JSON is ASCII, so whatever is found stands inside of one.
     return _UNSAFE_IN_JSON_OR_HIGH.sub(_json_escape, text)
@@ -118,6 +118,15 @@ def _holds(text: str, low: re.Pattern[str]) -> bool:
         return True
     is_wide = len(text.encode("utf-16-le", "surrogatepass")) > 2 * len(text)
     return is_wide and _HIGH_ONLY.search(text) is not None
+
+
+_ASCII = bytes(range(128))
+
+
+def _beyond_ascii(text: str) -> str:
+    """Its other characters: of most texts so few that a look at each costs nothing."""
+    rest = text.encode("utf-8", "surrogatepass").translate(None, _ASCII)
+    return rest.decode("utf-8", "surrogatepass")
 
 
 # ─── for models ─────────────────────────────────────────────────────────────────────
@@ -164,7 +173,7 @@ def hidden(text: str) -> dict[str, int]:
     Returns:
         `{"U+202E": 2}`: how often each is there.
     """
-    if text.isascii() or not _holds(text, _SUSPECT):
+    if text.isascii() or not _holds(_beyond_ascii(text), _SUSPECT):
         return {}
     found = Counter(match[1] for match in _ORDINARY.finditer(text) if match[1])
     return {f"U+{ord(character):04X}": count for character, count in found.most_common()}
