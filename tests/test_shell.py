@@ -180,7 +180,9 @@ def test_a_signal_leaves_the_terminal_as_it_was(machine: Machine, number: signal
         screen.stop(number)
         assert screen.wait() == 128 + number
         assert screen.is_as_before()
-    boxes = json.loads(machine.run("ps", "--json").stdout)
+    listed = machine.run("ps", "--json")
+    assert listed.returncode == 0, listed.stderr
+    boxes = json.loads(listed.stdout)
     assert f"signal-{os.getpid()}" not in [box["loop"] for box in boxes]
 
 
