@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from contextlib import suppress
+from functools import cache
 
 from .operation import Failure
 
@@ -198,21 +199,21 @@ def _last_pid() -> bytes:
     gVisor says 0. There it is the highest number that is listed: the dead stay on the list
     until they are reaped, and orphans are reaped by nobody while the agent looks.
     """
-    last = _read("/proc/loadavg").rpartition(b" ")[2].strip()
+    last = _newest()
     if last != b"0":
         return last
     return b"%d" % max(int(name) for name in os.listdir("/proc") if name.isdigit())
 
 
+def _newest() -> bytes:
+    """What the kernel says is the number of the newest process."""
+    return _read("/proc/loadavg").rpartition(b" ")[2].strip()
+
+
+@cache
 def _is_gvisor() -> bool:
     """Its kernel gives no number of the newest process."""
-    global _gvisor  # noqa: PLW0603
-    if _gvisor is None:
-        _gvisor = _read("/proc/loadavg").rpartition(b" ")[2].strip() == b"0"
-    return _gvisor
-
-
-_gvisor: bool | None = None
+    return _newest() == b"0"
 
 
 def scan() -> dict[int, Process]:
@@ -265,7 +266,7 @@ def guests_among(found: dict[int, Process]) -> set[int]:
     return guests
 
 
-def _read(path: str, most: int = 1 << 20) -> bytes:
+def _read(path: str, most: int = _WHOLE) -> bytes:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
