@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from executor import toolsets
 from executor.catalog import Catalog, load
 from executor.model import plain
 from executor.permissions import Mode, decide
-from executor.tool import LARGEST, Tool
-from executor.toolsets import standard
+from executor.tool import LARGEST, Order, Tool
 
 PAGE = Path(__file__).resolve().parent / "tools.md"
 HEAD = """\
@@ -32,7 +32,7 @@ what the model is shown; *keeps* says which part stays when there is more.
 def page() -> str:
     """The whole page."""
     catalog = load(None)
-    tools = standard.registry(catalog).all()
+    tools = toolsets.registry("standard", catalog).all()
     parts = [HEAD, "## Toolset `standard`\n"]
     parts += [_section(tool) for tool in tools]
     parts += [_loop_types(catalog), _modes(tools)]
@@ -45,9 +45,9 @@ def _section(tool: Tool) -> str:
     if entry.max_timeout_ms is not None:
         facts[-1] += f" by default, at most {entry.max_timeout_ms / 1000:g} s"
     facts += [f"shows {entry.max_output_bytes:,} bytes", f"keeps *{entry.keep}*"]
-    if tool.is_safe:
+    if tool.order is Order.SAFE:
         facts.append("runs together with its neighbours")
-    if tool.is_last:
+    if tool.order is Order.LAST:
         facts.append("runs last in its turn")
     lines = [f"### {tool.name}", "", tool.description, "", f"{', '.join(facts)}.", ""]
     rows = list(_arguments(tool.schema))

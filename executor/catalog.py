@@ -78,11 +78,15 @@ class ToolsetEntry:
         merge_stderr: commands write both streams into one pipe, in exact order.
         reads: how long a reading of a file allows to change it: until the next iteration
             of the loop is announced, or as long as the loop is open.
+        base: the toolset of ours that a user's own is made of; None = it is one of ours.
+        tools: canonical names of the tools that it shows; None = all of its base.
     """
 
     line_separator: str
     merge_stderr: bool = False
     reads: Literal["iteration", "loop"] = "iteration"
+    base: str | None = None
+    tools: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

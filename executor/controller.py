@@ -11,18 +11,21 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-from executor import results
+from executor import results, toolsets
 from executor.audit import AuditLog
 from executor.catalog import Catalog, load
 from executor.errors import Code, ConfigError, EngineError, SandboxError
+from executor.hooks import Hooks
 from executor.model import (
     MOUNT,
+    Artifact,
     Call,
     CallStarted,
+    CommandQueued,
     Event,
     Finished,
     LaneLost,
@@ -30,10 +33,13 @@ from executor.model import (
     LoopSpec,
     Output,
     Result,
+    Todo,
+    Warned,
     plain,
 )
 from executor.permissions import Mode
-from executor.pipeline import Emit, Pipeline
+from executor.pipeline import Answered, Emit, Pipeline
+from executor.rules import Rules
 from executor.sandbox import gate
 from executor.sandbox.box import Host, loop_quota, open_box
 from executor.sandbox.completion import to_completion
@@ -45,8 +51,21 @@ from executor.scheduling import batches
 from executor.session import Session
 from executor.settings import Settings
 from executor.text import one_line
-from executor.tool import Answer, OnOutput, Operations, Registry, Surroundings, worktree_path
-from executor.toolsets import standard
+from executor.tool import (
+    Answer,
+    Approver,
+    Coordinator,
+    FileRead,
+    Modifier,
+    OnOutput,
+    Operations,
+    PermissionGranted,
+    QueueCommand,
+    Registry,
+    Surroundings,
+    Tool,
+    worktree_path,
+)
 
 DAY = 86400.0
 LANE = "no-net"
@@ -63,8 +82,6 @@ SWEEP_PATIENCE = 10.0
 log = logging.getLogger(__name__)
 
 _NO_BOX = (Code.SANDBOX_LOST, Code.SANDBOX_UNAVAILABLE, Code.PROTOCOL_ERROR)
-
-_REGISTRIES = {standard.NAME: standard.registry}
 
 
 class OpenBox(Operations, Protocol):
@@ -90,15 +107,40 @@ Opener: TypeAlias = Callable[[LoopSpec], AbstractAsyncContextManager[OpenBox]]
 """Opens a box for a loop; leaving the context removes it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Company:
+    """Whom and what the host gives to its loops.
+
+    Attributes:
+        tools: the user's own, beside those of the toolset.
+        hooks: what the host wants to see or stop.
+        approver: who decides and answers; None = nobody can be asked.
+        coordinator: the way between loops; None = there is none.
+    """
+
+    tools: tuple[Tool, ...] = ()
+    hooks: Hooks = field(default_factory=Hooks)
+    approver: Approver | None = None
+    coordinator: Coordinator | None = None
+
+
 class Loop:
     """One open loop. Made by `Controller.open`."""
 
-    def __init__(self, spec: LoopSpec, catalog: Catalog, opener: Opener) -> None:
+    def __init__(
+        self, spec: LoopSpec, catalog: Catalog, opener: Opener, company: Company | None = None
+    ) -> None:
+        company = company or Company()
         self.spec = spec
         self.session = Session()
-        self.registry: Registry = _REGISTRIES[spec.toolset](catalog, spec.limits)
+        self.session.mode = spec.mode
+        self.session.rules = Rules.parse(spec.allow, spec.ask, spec.deny)
+        self.registry: Registry = toolsets.registry(spec.toolset, catalog, spec.limits)
+        for tool in company.tools:
+            self.registry.register(tool)
         allowed = catalog.loop_types[spec.loop_type] if spec.loop_type is not None else None
-        self.pipeline = Pipeline(self.registry, Mode(spec.mode), allowed, spec.loop_type)
+        self.pipeline = Pipeline(self.registry, allowed, spec.loop_type, company.hooks)
+        self._turns = 0
         self._seat = _Seat(spec, opener, self.session, self._announce)
         self._surroundings = Surroundings(
             exec_id=self.exec_id,
@@ -109,6 +151,13 @@ class Loop:
             roots=_roots(spec),
             box=self._seat,
             seccomp=spec.seccomp,
+            tenant=spec.tenant,
+            approver=company.approver,
+            coordinator=company.coordinator,
+            text_only=spec.text_only,
+            agent_id=spec.agent_id,
+            depth=spec.depth,
+            chain_id=spec.chain_id or self.exec_id,
         )
         self._started = time.monotonic()
         self._seconds = spec.limits.max_seconds or DAY
@@ -149,7 +198,42 @@ class Loop:
 
     def definitions(self) -> tuple[dict[str, Any], ...]:
         """The loop's enabled tools as Anthropic's API takes them."""
-        return Registry.from_tools(self.pipeline.enabled()).definitions()
+        return tuple(
+            {
+                "name": tool.name,
+                "description": self.description(tool),
+                "input_schema": tool.schema,
+            }
+            for tool in self.pipeline.enabled(self._surroundings)
+        )
+
+    def description(self, tool: Tool) -> str:
+        """What the model reads of a tool in this loop."""
+        return tool.describe(self._surroundings) if tool.describe else tool.description
+
+    def disabled(self) -> dict[str, str]:
+        """The tools that the model is not shown, each with the reason."""
+        return self.pipeline.disabled(self._surroundings)
+
+    @property
+    def mode(self) -> str:
+        """The permission mode; plan mode changes it."""
+        return self.session.mode
+
+    @property
+    def todos(self) -> tuple[Todo, ...]:
+        """The model's own list, as it last wrote it."""
+        return self.session.todos
+
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """The plans, specs and phases that the model made, in order."""
+        return tuple(self.session.artifacts)
+
+    def queued(self) -> tuple[str, ...]:
+        """Texts that tools want said in the host's next turn; taken once."""
+        texts = tuple(self.session.queued)
+        self.session.queued.clear()
+        return texts
 
     def mark_read(self, path: str, digest: str) -> None:
         """The caller has seen the whole file itself, so it may be changed.
@@ -172,7 +256,9 @@ class Loop:
 
     async def execute(self, call: Call) -> Result:
         """Run one call. Every failure is a result; only cancellation is raised."""
-        return await self._execute(call, None)
+        answered = await self._execute(call, None, self._new_turn())
+        await self._end_turn([answered])
+        return answered.result
 
     async def turn(self, calls: Iterable[Call]) -> list[Result]:
         """Run the calls of one assistant turn: reads together, changes one by one.
@@ -219,14 +305,15 @@ class Loop:
     # ─── behind them ───
 
     async def _turn(self, calls: Sequence[Call], emit: Emit | None) -> list[Result]:
-        found: dict[int, Result] = {}
+        found: dict[int, Answered] = {}
+        turn_id = self._new_turn()
         told = 0
 
         async def run(position: int) -> None:
             nonlocal told
-            found[position] = await self._execute(calls[position], emit)
+            found[position] = await self._execute(calls[position], emit, turn_id)
             while emit is not None and told in found:
-                emit(Finished(result=found[told]))
+                emit(Finished(result=found[told].result))
                 told += 1
 
         for batch in batches(self.pipeline.order(call) for call in calls):
@@ -236,17 +323,54 @@ class Loop:
             async with asyncio.TaskGroup() as group:
                 for position in batch:
                     group.create_task(run(position))
-        return [found[position] for position in range(len(calls))]
+        answers = [found[position] for position in range(len(calls))]
+        await self._end_turn(answers)
+        return [answered.result for answered in answers]
 
-    async def _execute(self, call: Call, emit: Emit | None) -> Result:
+    def _new_turn(self) -> str:
+        self._turns += 1
+        return f"turn-{self._turns}"
+
+    async def _end_turn(self, answers: Sequence[Answered]) -> None:
+        """What comes once a turn: changes of the loop, in order, then the hook."""
+        for answered in answers:
+            self._modify(answered.modifiers)
+        uses = [found.use for found in answers if found.has_mutated and found.use is not None]
+        if uses:
+            for warning in await self.pipeline.hooks.after_turn(uses):
+                self._announce(Warned(message=warning))
+
+    def _modify(self, modifiers: Iterable[Modifier]) -> None:
+        """Apply what tools want changed in the loop."""
+        for modifier in modifiers:
+            match modifier:
+                case FileRead(path, digest):
+                    self.session.knows(path, digest)
+                case PermissionGranted(rule):
+                    self.session.rules = self.session.rules.allowing(rule)
+                case QueueCommand(text):
+                    self.session.queued.append(text)
+                    self._announce(CommandQueued(text=text))
+
+    async def _execute(self, call: Call, emit: Emit | None, turn_id: str) -> Answered:
         if emit is not None:
             emit(CallStarted(call=call))
         left = self._deadline - time.monotonic()
         if left <= 0:
-            return self._time_is_over(call)
+            return Answered(self._time_is_over(call))
         told = self._told
         with self._seat.in_use():
-            result = await self.pipeline.answer(call, self._surroundings, emit, left)
+            answered = await self.pipeline.answer(call, self._surroundings, emit, left, turn_id)
+        return replace(answered, result=self._outlook(call, answered.result, told))
+
+    def _outlook(self, call: Call, result: Result, told: int) -> Result:
+        """The result, with what the loop has to know about its box.
+
+        Args:
+            call: that was run.
+            result: of it.
+            told: how many lost boxes the loop knew of before.
+        """
         if result.code in _NO_BOX:
             if time.monotonic() >= self._deadline:
                 return self._time_is_over(call)
@@ -493,6 +617,10 @@ class Controller:
         catalog: tools and limits; None = the packaged catalog with the user's file.
         opener: opens boxes; None = containers on the engine of the settings.
         progress: told what takes long while a box is opened.
+        tools: the host's own tools, for every loop.
+        hooks: callables and commands around each call; those of the catalog come first.
+        approver: who decides and answers; None = nobody can be asked.
+        coordinator: the way between loops; None = one for the loops of this controller.
     """
 
     def __init__(
@@ -502,12 +630,17 @@ class Controller:
         *,
         opener: Opener | None = None,
         progress: Progress = silent,
+        tools: Sequence[Tool] = (),
+        hooks: Hooks | None = None,
+        approver: Approver | None = None,
+        coordinator: Coordinator | None = None,
     ) -> None:
         self.settings = settings if settings is not None else Settings.load()
         self.catalog = catalog if catalog is not None else load(self.settings.config_file)
         self._opener = opener
         self._host: Host | None = None
         self._progress = progress
+        self._company = Company(tuple(tools), hooks or Hooks(), approver, coordinator)
         self._open: set[str] = set()
         self._stack = AsyncExitStack()
 
@@ -569,7 +702,7 @@ class Controller:
         try:
             spec = spec.with_exec_id(exec_id)
             async with self._boxes(spec) as opener:
-                loop = Loop(spec, self.catalog, opener)
+                loop = Loop(spec, self.catalog, opener, self._company)
                 async with loop._opened():
                     yield loop
         finally:
@@ -589,6 +722,10 @@ class Controller:
         faults = [*spec.faults(), *self.catalog.faults(spec)]
         if spec.mode not in set(Mode):
             faults.append(f"mode: there is no {spec.mode!r}; use one of {', '.join(Mode)}")
+        try:
+            Rules.parse(spec.allow, spec.ask, spec.deny)
+        except ConfigError as error:
+            faults += error.faults
         if faults:
             raise ConfigError(faults)
 

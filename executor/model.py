@@ -84,6 +84,117 @@ class Result:
         return json_line(fields)
 
 
+# ─── what is asked of people, and what a loop makes ─────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRequest:
+    """What somebody has to decide before a call runs.
+
+    Attributes:
+        id: of the request; an answer names it.
+        step_id: the call's id.
+        exec_id: the loop.
+        tool: the tool's name as the model sees it.
+        arguments: exactly what would run; `arguments_hash` is its fingerprint.
+        action: the command or the path, whole, as text.
+        description: what the model says that it does.
+        reason: why this needs a decision.
+        diff: what an edit would change; None where it can't be shown.
+        rules: permission rules that would allow this and its like.
+        timeout: seconds after which no answer is a no.
+        arguments_hash: an answer holds for these arguments only.
+    """
+
+    id: str
+    step_id: str
+    exec_id: str
+    tool: str
+    arguments: Mapping[str, Any]
+    action: str
+    description: str | None
+    reason: str
+    diff: str | None = None
+    rules: tuple[str, ...] = ()
+    timeout: float
+    arguments_hash: str
+
+
+class Remember(StrEnum):
+    """How long an approval holds."""
+
+    ONCE = "once"
+    SESSION = "session"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalAnswer:
+    """A decision.
+
+    Attributes:
+        approved: the call may run.
+        modified_arguments: run with these instead; they are checked like any others.
+        reason: shown to the model when it is not approved.
+        remember: `session` also allows what the request's `rules` name, until the loop ends.
+        arguments_hash: the request's; None = the approver holds no copy and trusts the request.
+    """
+
+    approved: bool
+    modified_arguments: Mapping[str, Any] | None = None
+    reason: str | None = None
+    remember: Remember = Remember.ONCE
+    arguments_hash: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One answer that a question offers."""
+
+    label: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question of the model. Free text is always possible as an answer.
+
+    Attributes:
+        question: the whole question.
+        header: at most 12 characters, for a small display.
+        options: 2 to 4.
+        multi_select: more than one may be chosen.
+    """
+
+    question: str
+    header: str
+    options: tuple[Option, ...]
+    multi_select: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Todo:
+    """One item of the model's own list."""
+
+    content: str
+    status: Literal["pending", "in_progress", "completed"]
+    active_form: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A plan, a spec or a phase, checked.
+
+    Attributes:
+        kind: which of the three.
+        name: a plan's title, else the name.
+        content: the tool's arguments, as checked.
+    """
+
+    kind: Literal["plan", "spec", "phase"]
+    name: str
+    content: Mapping[str, Any]
+
+
 # ─── events of `Loop.stream` ────────────────────────────────────────────────────────
 
 
@@ -134,13 +245,163 @@ class TaskCompleted(_Stamp):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Progress(_Stamp):
+    """How far a call is.
+
+    Attributes:
+        call_id: of the call.
+        message: what is being done.
+        current, total: how much of how much, in units of the tool's own; None = unknown.
+    """
+
+    call_id: str
+    message: str
+    current: float | None = None
+    total: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRequested(_Stamp):
+    """Somebody has to decide whether a call may run; the call waits."""
+
+    request: ApprovalRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalAnswered(_Stamp):
+    """The decision, or that none came in time (`approved` is false then).
+
+    Attributes:
+        request_id: of the request.
+        approved: the call may run.
+        reason: what was said, or why nothing was.
+    """
+
+    request_id: str
+    approved: bool
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionAsked(_Stamp):
+    """The model asks the user; the call waits for the answers."""
+
+    call_id: str
+    questions: tuple[Question, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpToolCallBegin(_Stamp):
+    """A tool of an MCP server is called."""
+
+    server: str
+    tool: str
+    call_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpToolCallEnd(_Stamp):
+    """It ended, one way or another."""
+
+    server: str
+    tool: str
+    call_id: str
+    is_error: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModeChanged(_Stamp):
+    """The permission mode of the loop changed."""
+
+    mode: str
+    previous: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TodosChanged(_Stamp):
+    """The model wrote its list of todos anew."""
+
+    todos: tuple[Todo, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArtifactCreated(_Stamp):
+    """The model made a plan, a spec or a phase."""
+
+    artifact: Artifact
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandQueued(_Stamp):
+    """A tool asks the host to say this text in its next turn; nothing executes it."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackgroundStarted(_Stamp):
+    """A task goes on after its call."""
+
+    task_id: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackgroundEnded(_Stamp):
+    """A background task ended.
+
+    Attributes:
+        status: `completed`, `failed`, `killed` or `lost`.
+        exit_code: of a command; None for anything else.
+    """
+
+    task_id: str
+    status: str
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warned(_Stamp):
+    """Something beside the work failed: a hook, a server, a commit. No result is changed.
+
+    Attributes:
+        message: what happened, and what to do.
+        call_id: the call that it belongs to; None = none.
+    """
+
+    message: str
+    call_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finished(_Stamp):
     """The call has its result."""
 
     result: Result
 
 
-Event: TypeAlias = CallStarted | Output | LaneOpened | LaneLost | TaskCompleted | Finished
+Event: TypeAlias = (
+    CallStarted
+    | Output
+    | Progress
+    | ApprovalRequested
+    | ApprovalAnswered
+    | QuestionAsked
+    | McpToolCallBegin
+    | McpToolCallEnd
+    | ModeChanged
+    | TodosChanged
+    | ArtifactCreated
+    | CommandQueued
+    | BackgroundStarted
+    | BackgroundEnded
+    | LaneOpened
+    | LaneLost
+    | TaskCompleted
+    | Warned
+    | Finished
+)
+"""Everything that `Loop.stream` and `Loop.events` tell."""
 
 
 # ─── what a loop is given ───────────────────────────────────────────────────────────
@@ -251,6 +512,15 @@ class LoopSpec:
         quota: how `disk_bytes` and `disk_files` are enforced: `none`; `watch`, a look every
             few seconds that ends the box (soft); `loop-ext4`, a file system of its own that
             the worktree is copied into and back (hard, needs root).
+        allow, ask, deny: permission rules, as `run_command(git status *)`. Deny wins over
+            ask, ask over allow, and each over the mode.
+        skills: directories of skills and commands that the user trusts.
+        worktree_skills: take skills from `.claude` in the worktree too.
+        text_only: images and pages are described, not sent.
+        read_only: the worktree can't be written to.
+        agent_id: set for subagents.
+        depth: how many agents are above this one.
+        chain_id: the same for a loop and all its subagents; made when absent.
     """
 
     worktree: Path | str
@@ -266,6 +536,16 @@ class LoopSpec:
     tenant: str = "default"
     seccomp: str = "standard"
     quota: str = "watch"
+    allow: tuple[str, ...] = ()
+    ask: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    skills: tuple[Path | str, ...] = ()
+    worktree_skills: bool = False
+    text_only: bool = False
+    read_only: bool = False
+    agent_id: str | None = None
+    depth: int = 0
+    chain_id: str | None = None
 
     def faults(self) -> list[str]:
         """Everything that is wrong with this specification, one sentence each."""

@@ -1,10 +1,13 @@
-"""(mode, access, tool) → allow, ask or deny. Pure."""
+"""(mode, rules, call) → allow, ask or deny."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from executor.model import Access
+from executor.tool import Context, Tool
 
 
 class Mode(StrEnum):
@@ -56,3 +59,46 @@ def decide(mode: Mode, access: Access, tool: str) -> Verdict:
         tool: its canonical name.
     """
     return _EXCEPTIONS.get((tool, mode)) or _MATRIX[access][mode]
+
+
+# ─── a call ─────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What is to happen with a call, and why.
+
+    Attributes:
+        verdict: allow, ask or deny.
+        reason: a sentence for the model or the person who is asked.
+        rule: the rule that decided; None = the mode did.
+        allowing: rules that would allow this call and its like.
+    """
+
+    verdict: Verdict
+    reason: str = ""
+    rule: str | None = None
+    allowing: tuple[str, ...] = ()
+
+
+_ALLOWED = Judgement(Verdict.ALLOW)
+
+
+async def judge(tool: Tool, arguments: Any, context: Context) -> Judgement:
+    """What the loop's mode and rules say about a call.
+
+    Args:
+        tool: the tool.
+        arguments: checked.
+        context: of the call; the agent is asked what paths lead to, where rules need it.
+    """
+    session = context.session
+    mode = Mode(session.mode)
+    if mode is Mode.BYPASS and not session.rules:
+        return _ALLOWED
+    verdict = decide(mode, tool.access, tool.canonical)
+    if verdict is Verdict.DENY:
+        return Judgement(verdict, f"mode {mode} changes nothing. Read and search instead.")
+    if verdict is Verdict.ASK:
+        return Judgement(verdict, f"mode {mode} asks before {tool.access}", None, (tool.name,))
+    return _ALLOWED

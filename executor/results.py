@@ -16,7 +16,7 @@ from executor.catalog import Keep
 from executor.errors import Code
 from executor.model import Block, Call, Result
 from executor.text import hidden
-from executor.tool import Outcome
+from executor.tool import Context, Outcome
 
 MARKER_ROOM = 64
 """Bytes that a marker between head and tail may take."""
@@ -263,6 +263,22 @@ def _need(captured: Captured) -> int:
 # ─── results ────────────────────────────────────────────────────────────────────────
 
 
+def noted(outcome: Outcome, notes: Sequence[str]) -> Outcome:
+    """The outcome with notes after it."""
+    if not notes:
+        return outcome
+    content = outcome.content
+    if isinstance(content, str):
+        return replace(outcome, content=with_notices(content, notes))
+    blocks: list[Block] = [{"type": "text", "text": f"[{note}]"} for note in notes]
+    return replace(outcome, content=[*content, *blocks])
+
+
+async def fitted(outcome: Outcome, context: Context) -> Outcome:
+    """The outcome within the tool's limit; what does not fit is kept where the loop can read it."""
+    return outcome
+
+
 def result_of(call: Call, outcome: Outcome, duration_ms: float) -> Result:
     """The result of a call that ran."""
     result = Result(
@@ -274,7 +290,7 @@ def result_of(call: Call, outcome: Outcome, duration_ms: float) -> Result:
         outcome.structured,
         outcome.truncated,
         outcome.total_bytes,
-        None,
+        outcome.spill,
         duration_ms,
         outcome.details,
     )

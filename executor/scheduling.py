@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import Enum, auto
+
+from executor.tool import Order
 
 MAX_PARALLEL = 10
 """Calls that run at the same time; each search starts a process in the box."""
-
-
-class Order(Enum):
-    """How a call may be ordered among the others of its turn."""
-
-    SAFE = auto()
-    """Changes nothing: may run together with its safe neighbours."""
-    UNSAFE = auto()
-    """Runs alone, after everything before it and before everything after it."""
-    LAST = auto()
-    """Runs alone, after all others of the turn."""
 
 
 def batches(orders: Iterable[Order]) -> list[list[int]]:

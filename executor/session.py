@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 from weakref import WeakValueDictionary
 
-from executor.model import MOUNT
+from executor.model import MOUNT, Artifact, Todo
+from executor.rules import Rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +40,25 @@ class Session:
     Attributes:
         cwd: where the last command ended, as seen inside the box.
         completed: the summary that the model gave to `complete_task`; None before.
+        mode: permission mode; plan mode changes it.
+        rules: what is allowed, asked and denied, whatever the mode says.
+        mode_before_plan: what leaving plan mode goes back to; None = not in plan mode.
+        todos: the model's own list.
+        artifacts: plans, specs and phases that it made.
+        queued: texts that tools want said in the host's next turn.
+        validated: the last `validate` passed and nothing was changed since; None = none ran.
     """
 
     def __init__(self) -> None:
         self.cwd = MOUNT
         self.completed: str | None = None
+        self.mode = "bypass"
+        self.mode_before_plan: str | None = None
+        self.rules = Rules()
+        self.todos: tuple[Todo, ...] = ()
+        self.artifacts: list[Artifact] = []
+        self.queued: list[str] = []
+        self.validated: bool | None = None
         self._files: dict[str, Identity] = {}
         self._reads: dict[Identity, Reading] = {}
         self._locks: WeakValueDictionary[Identity, asyncio.Lock] = WeakValueDictionary()

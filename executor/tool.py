@@ -6,8 +6,9 @@ import difflib
 import json
 import posixpath
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Annotated, Any, Literal, Protocol, TypeAlias
 
 from pydantic import (
@@ -22,7 +23,17 @@ from pydantic_core import PydanticCustomError
 
 from executor.catalog import ToolEntry, ToolsetEntry
 from executor.errors import Code, ConfigError, ToolError
-from executor.model import MOUNT, Access, Block, Event, Limits
+from executor.model import (
+    MOUNT,
+    Access,
+    ApprovalAnswer,
+    ApprovalRequest,
+    Block,
+    Event,
+    Limits,
+    Progress,
+    Question,
+)
 from executor.session import Session
 
 # ─── what comes in ──────────────────────────────────────────────────────────────────
@@ -75,7 +86,98 @@ class Arguments(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, populate_by_name=False)
 
 
+# ─── what a call is going to do ─────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class RunsCommand:
+    """A shell command line is run. What it does is read out of it by `executor.shell`."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunsCode:
+    """A program in another language is run; what it does is unknown."""
+
+    language: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Touches:
+    """A file, or a directory with everything in it, is read, written or deleted.
+
+    Attributes:
+        path: as `Context.path` gives it: below the worktree without a leading slash (the
+            root is ``""``), elsewhere in the box absolute.
+        how: what is done. `list` reads names only, no contents.
+        subtree: everything below the path, too.
+    """
+
+    path: str
+    how: Literal["read", "list", "write", "delete"]
+    subtree: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Contacts:
+    """A host is contacted."""
+
+    host: str
+    port: int | None = None
+
+
+Action: TypeAlias = RunsCommand | RunsCode | Touches | Contacts
+"""What permission rules are matched against, and what the order of a turn follows."""
+
+
+class Order(Enum):
+    """How a call may be ordered among the others of its turn."""
+
+    SAFE = auto()
+    """Changes nothing that others see: runs beside whatever it does not depend on."""
+    UNSAFE = auto()
+    """Changes something: one at a time, in order, and never around what touches the same."""
+    BARRIER = auto()
+    """Nothing passes it, in either direction."""
+    LAST = auto()
+    """Runs alone, after all others of the turn."""
+
+
 # ─── what goes out ──────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class FileRead:
+    """The loop has seen this file whole: it may be changed.
+
+    Attributes:
+        path: as `Context.path` gives it.
+        hash: content hash of what was seen.
+    """
+
+    path: str
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionGranted:
+    """This rule allows from now on, until the loop ends."""
+
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCommand:
+    """Text for the host's next turn; never executed by us."""
+
+    text: str
+
+
+Modifier: TypeAlias = FileRead | PermissionGranted | QueueCommand
+"""What a tool may change in its loop beside its result. Those of calls that ran together
+are applied in the order of the calls, after all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +191,8 @@ class Outcome:
         truncated: something was left out of `content`.
         total_bytes: size of the whole output in bytes, where it is known.
         details: JSON-able facts.
+        spill: where the loop can read the whole output; None if it was not kept.
+        modifiers: changes of the loop.
     """
 
     content: str | list[Block]
@@ -98,6 +202,8 @@ class Outcome:
     truncated: bool = False
     total_bytes: int | None = None
     details: dict[str, Any] | None = None
+    spill: str | None = None
+    modifiers: tuple[Modifier, ...] = ()
 
 
 # ─── what a tool works with ─────────────────────────────────────────────────────────
@@ -157,6 +263,79 @@ class Box(Operations, Protocol):
         """
 
 
+class Approver(Protocol):
+    """Whoever decides: a person, a program, a queue."""
+
+    async def approve(self, request: ApprovalRequest) -> ApprovalAnswer:
+        """Decide. It is cancelled when the request's time is over or the call is cancelled."""
+
+    async def answer(self, questions: Sequence[Question]) -> Mapping[str, Sequence[str]]:
+        """Answer questions of the model.
+
+        Returns:
+            question → the labels chosen, or free text.
+
+        Raises:
+            ToolError: REJECTED, nobody wants to answer; APPROVAL_REQUIRED, nobody can.
+        """
+
+
+class Coordinator(Protocol):
+    """The way between the loops of one tenant."""
+
+    async def query(self, sender: str, target: str, question: str, timeout: float) -> str:
+        """Ask another loop and wait for its answer.
+
+        Args:
+            sender, target: exec_ids.
+            question: text.
+            timeout: seconds.
+
+        Raises:
+            ToolError: NOT_FOUND, no such loop; TIMEOUT; CONFLICT, it waits on the sender;
+                INVALID_ARGUMENTS, the sender itself; LIMIT, too much or too large.
+        """
+
+    async def share(self, sender: str, targets: Sequence[str], kind: str, data: Any) -> None:
+        """Give data to other loops.
+
+        Raises:
+            ToolError: as for `query`; nothing was shared then.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Spilled:
+    """Where the whole of an output is kept.
+
+    Attributes:
+        path: as seen in the box; `read_file` takes it.
+        kept: bytes that are in it.
+        notice: what a reader has to know, for example what is not in it; None = nothing.
+    """
+
+    path: str
+    kept: int
+    notice: str | None = None
+
+
+class Spill(Protocol):
+    """Keeps outputs that are too long for the model where the loop can read them."""
+
+    async def keep(self, data: bytes) -> Spilled | None:
+        """Keep a whole output; None if there is no place for it."""
+
+
+class Agents(Protocol):
+    """Starts agents below this one."""
+
+    def types(self) -> Mapping[str, str]:
+        """Name → description of the kinds of agents that may be started."""
+
+    async def run(self, context: Context, given: Any) -> Outcome:
+        """Start an agent, or go on with one; see `executor.tools.agents`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What all calls of one loop share.
@@ -170,6 +349,14 @@ class Surroundings:
         roots: paths of the worktree on the host, as a host's prompt may name them.
         box: runs the operations.
         seccomp: profile of system calls of its box.
+        tenant: whose loop it is.
+        approver: who decides and answers; None = nobody can be asked.
+        coordinator: the way to other loops; None = there is none.
+        spill: keeps long outputs; None = they are not kept.
+        agents: starts subagents; None = there are none.
+        text_only: images are described, not sent.
+        agent_id, depth, chain_id: see `LoopSpec`.
+        state: a place of their own for tools that a user registered, by any key.
     """
 
     exec_id: str
@@ -180,6 +367,16 @@ class Surroundings:
     roots: tuple[str, ...]
     box: Box
     seccomp: str = "standard"
+    tenant: str = "default"
+    approver: Approver | None = None
+    coordinator: Coordinator | None = None
+    spill: Spill | None = None
+    agents: Agents | None = None
+    text_only: bool = False
+    agent_id: str | None = None
+    depth: int = 0
+    chain_id: str = ""
+    state: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -192,6 +389,9 @@ class Context:
         loop: what all calls of the loop share.
         emit: takes events of the call; None = nobody listens.
         time_left: seconds until the loop ends; None = it has no end.
+        turn_id: the same for all calls of one turn.
+        tool: name of the tool as the model calls it.
+        grant: allows what a rule names until the loop ends; raises ConfigError on a bad rule.
     """
 
     call_id: str
@@ -199,6 +399,25 @@ class Context:
     loop: Surroundings
     emit: Callable[[Event], None] | None = None
     time_left: float | None = None
+    turn_id: str = ""
+    tool: str = ""
+    grant: Callable[[str], None] | None = None
+
+    def tell(self, event: Event) -> None:
+        """Tell whoever listens."""
+        if self.emit is not None:
+            self.emit(event)
+
+    def progress(
+        self, message: str, current: float | None = None, total: float | None = None
+    ) -> None:
+        """Tell how far the call is; see `Progress`."""
+        self.tell(Progress(call_id=self.call_id, message=message, current=current, total=total))
+
+    @property
+    def cwd(self) -> str:
+        """Where the next command starts, as seen in the box."""
+        return self.session.cwd
 
     @property
     def session(self) -> Session:
@@ -275,6 +494,12 @@ def _invalid_path(reason: str) -> ToolError:
 # ─── the tool ───────────────────────────────────────────────────────────────────────
 
 Run: TypeAlias = Callable[[Context, Any], Awaitable[Outcome]]
+Actions: TypeAlias = Callable[[Context, Any], Sequence[Action]]
+
+
+def no_actions(context: Context, given: Any) -> Sequence[Action]:
+    """Of a tool that touches nothing but the loop's own memory."""
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,8 +514,13 @@ class Tool:
         run: does the work.
         canonical: name of the tool in the catalog.
         entry: the catalog's entry.
-        is_safe: changes nothing, so it may run together with its neighbours.
-        is_last: runs after all other calls of its turn.
+        order: how a call is ordered in its turn, where its actions don't say more.
+        actions: what a call with these arguments is going to do.
+        output_schema: JSON Schema of `Outcome.structured`; None = it has none.
+        show_use: a call in one line, for people; None = its name and arguments.
+        unavailable: why a loop does not have the tool; None = it has it.
+        mutates: it may change the worktree; None = as its access says.
+        describe: the description, made for one loop; None = `description` is it.
     """
 
     name: str
@@ -300,13 +530,25 @@ class Tool:
     run: Run
     canonical: str
     entry: ToolEntry
-    is_safe: bool = False
-    is_last: bool = False
+    order: Order = Order.UNSAFE
+    actions: Actions = no_actions
+    output_schema: Mapping[str, Any] | None = None
+    show_use: Callable[[Any], str] | None = None
+    unavailable: Callable[[Surroundings], str | None] | None = None
+    mutates: bool | None = None
+    describe: Callable[[Surroundings], str] | None = None
 
     @property
     def access(self) -> Access:
         """What the tool touches."""
         return self.entry.access
+
+    @property
+    def is_mutating(self) -> bool:
+        """A successful call may have changed the worktree."""
+        if self.mutates is not None:
+            return self.mutates
+        return self.access in (Access.WRITE, Access.EXEC)
 
     def parse(self, given: Any) -> Arguments:
         """Arguments as the model gave them → checked ones.

@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
+from executor import toolsets
 from executor.catalog import load
 from executor.errors import Code
 from executor.model import Result
 from executor.results import size_of
-from executor.toolsets import standard
+from executor.tool import Order
 from tests.loops import Work, open_work
 
 CATALOG = load()
-TOOLS = {tool.name: tool for tool in standard.registry(CATALOG).all()}
+TOOLS = {tool.name: tool for tool in toolsets.registry("standard", CATALOG).all()}
 
 SAMPLES: dict[str, dict[str, Any]] = {
     "read_file": {"path": "d/a.txt"},
@@ -214,7 +215,7 @@ def test_what_is_not_there_is_file_not_found(work: Work, name: str, given: dict[
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in TOOLS if TOOLS[name].is_safe or name == "run_command"]
+    "name", [name for name in TOOLS if TOOLS[name].order is Order.SAFE or name == "run_command"]
 )
 def test_long_output_is_cut_and_said(work: Work, name: str) -> None:
     """More output than the limit is cut to the limit; `truncated` is true and the text says so."""
@@ -251,4 +252,4 @@ def test_output_up_to_the_limit_is_whole(work: Work) -> None:
 def test_access_and_safety_agree() -> None:
     """Only tools that change nothing may run together."""
     for tool in TOOLS.values():
-        assert tool.is_safe == (tool.access == "read")
+        assert (tool.order is Order.SAFE) == (tool.access == "read")

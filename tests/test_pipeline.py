@@ -11,16 +11,15 @@ from typing import Any
 
 import pytest
 
+from executor import toolsets
 from executor.catalog import PACKAGED, Catalog, load, parse
 from executor.errors import AgentLost, Code
 from executor.model import Access, Call, Limits, Result
 from executor.permissions import Mode, Verdict, decide
 from executor.pipeline import Pipeline
 from executor.sandbox.box import Sandbox
-from executor.scheduling import Order
 from executor.session import Session
-from executor.tool import Answer, OnOutput, Registry, Surroundings, Tool
-from executor.toolsets import standard
+from executor.tool import Answer, OnOutput, Order, Registry, Surroundings, Tool
 from tests.scripted import open_scripted_box
 from tests.test_catalog import TEXT
 
@@ -60,8 +59,10 @@ def answer(
 ) -> Result:
     catalog = parse([(PACKAGED, TEXT), ("my", more)])
     allowed = catalog.loop_types[loop_type] if loop_type else None
-    pipeline = Pipeline(standard.registry(catalog), mode, allowed, loop_type)
-    return asyncio.run(pipeline.answer(Call("1", name, given), surroundings(catalog)))
+    pipeline = Pipeline(toolsets.registry("standard", catalog), allowed, loop_type)
+    around = surroundings(catalog)
+    around.session.mode = mode
+    return asyncio.run(pipeline.answer(Call("1", name, given), around)).result
 
 
 def test_an_unknown_tool_names_the_nearest() -> None:
@@ -243,11 +244,11 @@ def test_an_unforeseen_failure_is_one_result() -> None:
         raise ZeroDivisionError("/home/u/secret")
 
     catalog = load()
-    tool = standard.registry(catalog).all()[0]
+    tool = toolsets.registry("standard", catalog).all()[0]
     parts = {name: getattr(tool, name) for name in tool.__slots__}
     registry = Registry.from_tools([Tool(**{**parts, "run": broken})])
     call = Call("1", "read_file", {"path": "a"})
-    result = asyncio.run(Pipeline(registry, Mode.BYPASS).answer(call, surroundings(catalog)))
+    result = asyncio.run(Pipeline(registry).answer(call, surroundings(catalog))).result
     assert (result.code, result.is_error) == (Code.INTERNAL, True)
     assert "secret" not in str(result.content)
 
@@ -334,7 +335,7 @@ def lies(value: dict[str, Any], data: bytes) -> Iterator[tuple[dict[str, Any], b
 def plain() -> tuple[Catalog, Pipeline]:
     """The packaged catalog, and a pipeline that allows everything."""
     catalog = load()
-    return catalog, Pipeline(standard.registry(catalog), Mode.BYPASS)
+    return catalog, Pipeline(toolsets.registry("standard", catalog))
 
 
 async def result_of(name: str, given: dict[str, Any], value: Any, data: bytes) -> Result:
@@ -342,7 +343,7 @@ async def result_of(name: str, given: dict[str, Any], value: Any, data: bytes) -
     catalog, pipeline = plain()
     async with open_scripted_box(lambda arguments: (value, data)) as sandbox:
         around = replace(surroundings(catalog), box=Seated(sandbox))
-        result = await pipeline.answer(Call("1", name, given), around)
+        result = (await pipeline.answer(Call("1", name, given), around)).result
         assert (result.code is Code.PROTOCOL_ERROR) == (sandbox.error is not None)
         return result
 
@@ -386,9 +387,9 @@ def test_complete_task_is_remembered() -> None:
     """The summary is the flag that the host looks at."""
     catalog = load()
     around = surroundings(catalog)
-    pipeline = Pipeline(standard.registry(catalog), Mode.BYPASS)
+    pipeline = Pipeline(toolsets.registry("standard", catalog))
     call = Call("1", "complete_task", {"summary": "all green"})
-    result = asyncio.run(pipeline.answer(call, around))
+    result = asyncio.run(pipeline.answer(call, around)).result
     assert result.content == "Task marked complete: all green"
     assert result.structured == {"completed": True, "summary": "all green"}
     assert around.session.completed == "all green"
@@ -397,7 +398,7 @@ def test_complete_task_is_remembered() -> None:
 
 def test_orders_of_calls() -> None:
     """Readers are safe, changes are not, complete_task is last; what fails anyway is safe."""
-    pipeline = Pipeline(standard.registry(load()), Mode.BYPASS)
+    pipeline = Pipeline(toolsets.registry("standard", load()))
     names = ("read_file", "grep", "edit_file", "run_command", "complete_task", "nope")
     orders = [pipeline.order(Call("1", name, {})) for name in names]
     safe, unsafe, last = Order.SAFE, Order.UNSAFE, Order.LAST

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.scheduling import MAX_PARALLEL, Order, batches
+from executor.scheduling import MAX_PARALLEL, batches
+from executor.tool import Order
 
 S, U, L = Order.SAFE, Order.UNSAFE, Order.LAST
 

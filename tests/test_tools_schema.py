@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from executor import toolsets
 from executor.catalog import PACKAGED, load, parse
 from executor.errors import ConfigError
 from executor.model import Limits
 from executor.tool import Registry
-from executor.toolsets import standard
 
-TOOLS = standard.registry(load())
+TOOLS = toolsets.registry("standard", load())
 SCHEMAS = {tool.name: tool.schema for tool in TOOLS.all()}
 
 TEXT = {"type": "string"}
@@ -165,7 +165,7 @@ def test_timeouts_in_schemas_are_the_ones_that_hold() -> None:
     """Default and ceiling of a command's timeout are those of catalog and limits."""
     packaged = (PACKAGED, standard_text())
     catalog = parse([packaged, ("my", "[tools.run_command]\nmax_timeout_ms = 300000\n")])
-    tools = standard.registry(catalog, Limits(call_timeout=7))
+    tools = toolsets.registry("standard", catalog, Limits(call_timeout=7))
     part = _schema(tools, "run_command")["properties"]["timeout_ms"]
     assert (part["description"], part["maximum"]) == (
         "Timeout in milliseconds (default: 7000)",
@@ -177,7 +177,7 @@ def test_timeouts_in_schemas_are_the_ones_that_hold() -> None:
 def test_a_catalog_description_replaces_the_text() -> None:
     """The user's words win over the tool's own."""
     catalog = parse([(PACKAGED, standard_text()), ("my", '[tools.glob]\ndescription = "Mine"\n')])
-    tool = standard.registry(catalog).get("glob")
+    tool = toolsets.registry("standard", catalog).get("glob")
     assert tool is not None and tool.description == "Mine"
 
 

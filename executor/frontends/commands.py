@@ -11,8 +11,9 @@ import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.table import Table
@@ -57,8 +58,6 @@ from executor.frontends.running import (
     write_texts,
 )
 from executor.model import Call, Finished, LoopSpec, Result
-from executor.permissions import Mode
-from executor.pipeline import Pipeline
 from executor.sandbox import images as image_store
 from executor.sandbox.container import (
     LABEL_CONTROLLER,
@@ -72,7 +71,6 @@ from executor.sandbox.reaper import reap
 from executor.settings import Settings
 from executor.text import one_line, visible
 from executor.tool import Tool
-from executor.toolsets import standard
 
 MAX_LINE = 64 << 20
 """Bytes. A longer call line is refused, not held."""
@@ -399,19 +397,23 @@ def tools(
             faults.append(f"--format: there is no {format!r}; known: {', '.join(_FORMATS)}")
         if faults:
             raise ConfigError(faults)
-        allowed = catalog.loop_types[spec.loop_type] if spec.loop_type is not None else None
-        registry = standard.registry(catalog, spec.limits)
-        pipeline = Pipeline(registry, Mode(spec.mode), allowed, spec.loop_type)
-        shown = registry.all() if all else pipeline.enabled()
-        definitions = [_FORMATS[format](tool) for tool in shown]
+        loop = Loop(spec.with_exec_id("loop"), catalog, _never)
+        reasons = loop.disabled()
+        shown = [tool for tool in loop.registry.all() if all or tool.name not in reasons]
+        definitions = [
+            _FORMATS[format](replace(tool, description=loop.description(tool))) for tool in shown
+        ]
         if all:
-            reasons = pipeline.disabled()
             for tool, definition in zip(shown, definitions, strict=True):
                 definition["disabled"] = reasons.get(tool.name)
         write_json(definitions)
         return OK
 
     finish(work)
+
+
+def _never(spec: LoopSpec) -> NoReturn:
+    raise AssertionError("no call is run here")
 
 
 _FORMATS: dict[str, Callable[[Tool], dict[str, Any]]] = {

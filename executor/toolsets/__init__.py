@@ -1,1 +1,26 @@
-"""Toolsets: names and schemas under which the canonical tools are shown to a model."""
+"""The names and schemas under which tools are shown to a model."""
+
+from __future__ import annotations
+
+from executor.catalog import Catalog
+from executor.model import Limits
+from executor.tool import Registry
+from executor.toolsets import standard
+from executor.toolsets.building import Shown, build
+
+_TOOLSETS: dict[str, tuple[Shown, ...]] = {standard.NAME: standard.TOOLS}
+
+
+def registry(toolset: str, catalog: Catalog, limits: Limits | None = None) -> Registry:
+    """The tools of a toolset, in the order in which the model sees them.
+
+    Args:
+        toolset: one of ours, or one that the user's catalog makes of ours.
+        catalog: the checked catalog.
+        limits: of the loop; its call timeout stands in the descriptions.
+    """
+    entry = catalog.toolsets[toolset]
+    shown = _TOOLSETS[entry.base or toolset]
+    if entry.tools is not None:
+        shown = tuple(item for item in shown if (item.canonical or item.name) in entry.tools)
+    return build(shown, catalog, limits)

@@ -575,7 +575,7 @@ def test_a_clock_that_was_set_back_loses_no_result(
 
 def writing_tools(work: Work, reason: str = "no space left") -> None:
     """Every writing tool over a full worktree: the old content stays, nothing is left beside."""
-    tools = {tool.name for tool in work.loop.pipeline.enabled() if tool.access is Access.WRITE}
+    tools = {tool.name for tool in work.loop.registry.all() if tool.access is Access.WRITE}
     assert tools == {"write_file", "edit_file", "move_file", "delete_file"}
     old = {"read": "old\n" * 10, "d/moved": "moved\n"}
     for name, content in old.items():

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from executor import toolsets
 from executor.audit import AuditLog
 from executor.catalog import Policy, load
 from executor.controller import Controller, Loop
@@ -44,7 +45,6 @@ from executor.sandbox.gate import admit, choose_runtime, judge_engine, judge_run
 from executor.sandbox.inspection import PolicyMismatch, warning_faults
 from executor.sandbox.ownership import ceilings, open_worktree
 from executor.settings import Settings
-from executor.toolsets import standard
 from tests.conftest import LIMITS, make_worktree
 from tests.driver import Box, LoopThread
 from tests.loops import Work
@@ -638,7 +638,7 @@ def test_no_controller_starts_without_swap_accounting(tmp_path: Path) -> None:
 
 # ─── A8: no tool on the host ────────────────────────────────────────────────────────
 
-TOOLS = {tool.name: tool for tool in standard.registry(load()).all()}
+TOOLS = {tool.name: tool for tool in toolsets.registry("standard", load()).all()}
 
 
 def tree(root: Path) -> dict[str, bytes]:

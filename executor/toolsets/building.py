@@ -1,0 +1,92 @@
+"""Tools under the names and schemas of one toolset → a registry."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from executor.catalog import Catalog, ToolEntry
+from executor.model import Limits, plain
+from executor.tool import (
+    Actions,
+    Arguments,
+    Order,
+    Registry,
+    Run,
+    Surroundings,
+    Tool,
+    no_actions,
+    schema_of,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """One tool as a toolset shows it.
+
+    Attributes:
+        name: under which the model calls it.
+        canonical: its name in the catalog; None = the same.
+        arguments: the model of its arguments; the schema is made of it.
+        run: does the work. Its docstring is the description, where there is no other.
+        order, actions, output_schema, show_use, unavailable, mutates: see `Tool`.
+        description: what the model reads.
+        describe: the same, made for one loop.
+    """
+
+    name: str
+    arguments: type[Arguments]
+    run: Run
+    canonical: str | None = None
+    order: Order = Order.UNSAFE
+    actions: Actions = no_actions
+    output_schema: Mapping[str, Any] | None = None
+    show_use: Callable[[Any], str] | None = None
+    unavailable: Callable[[Surroundings], str | None] | None = None
+    mutates: bool | None = None
+    description: str | None = None
+    describe: Callable[[Surroundings], str] | None = None
+
+
+def build(shown: Iterable[Shown], catalog: Catalog, limits: Limits | None = None) -> Registry:
+    """The tools in the order in which the model sees them.
+
+    Args:
+        shown: the tools of the toolset.
+        catalog: the checked catalog.
+        limits: of the loop; its call timeout stands in the descriptions.
+    """
+    limits = limits or Limits()
+    return Registry.from_tools(
+        _tool(item, catalog.tools[item.canonical or item.name], limits) for item in shown
+    )
+
+
+def _tool(item: Shown, entry: ToolEntry, limits: Limits) -> Tool:
+    schema = schema_of(item.arguments)
+    for name, per_second in (("timeout_ms", 1000), ("timeout", 1)):
+        part = schema["properties"].get(name)
+        if part is None or "{default}" not in part.get("description", ""):
+            continue
+        default = limits.call_timeout or entry.timeout_ms / 1000
+        part["description"] = part["description"].format(default=plain(default * per_second))
+        if entry.max_timeout_ms is not None:
+            part["maximum"] = entry.max_timeout_ms * per_second // 1000
+    return Tool(
+        name=item.name,
+        description=entry.description or item.description or inspect.getdoc(item.run) or "",
+        schema=schema,
+        arguments=item.arguments,
+        run=item.run,
+        canonical=item.canonical or item.name,
+        entry=entry,
+        order=item.order,
+        actions=item.actions,
+        output_schema=item.output_schema,
+        show_use=item.show_use,
+        unavailable=item.unavailable,
+        mutates=item.mutates,
+        describe=None if entry.description else item.describe,
+    )
