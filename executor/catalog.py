@@ -27,7 +27,6 @@ PACKAGED = "catalog.toml"
 _LATER = frozenset(
     {
         *("run_command_isolated", "web_fetch", "web_search", "build", "test", "validate"),
-        *("create_plan", "create_spec", "create_phase"),
     }
 )
 """Tools that catalogs written for this kind of executor name and that are not built yet:
@@ -90,6 +89,19 @@ class ToolsetEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class LoopType:
+    """What the catalog says about one type of loops.
+
+    Attributes:
+        tools: canonical names of all tools that such a loop has.
+        require_validation: `complete_task` is there only after `validate` has passed.
+    """
+
+    tools: tuple[str, ...]
+    require_validation: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """What the catalog's `[controller]` demands of the engine.
 
@@ -116,14 +128,14 @@ class Catalog:
     Attributes:
         tools: by canonical name.
         toolsets: by name.
-        loop_types: name → canonical names of all tools that such a loop has.
+        loop_types: by name.
         loop: defaults of a run, as arguments of `LoopSpec` and `Limits`.
         controller: what the engine has to offer before a loop is opened.
     """
 
     tools: Mapping[str, ToolEntry]
     toolsets: Mapping[str, ToolsetEntry]
-    loop_types: Mapping[str, tuple[str, ...]]
+    loop_types: Mapping[str, LoopType]
     loop: Mapping[str, Any]
     controller: Policy = Policy()
 
@@ -201,6 +213,7 @@ class _ToolsetTable(_Table):
 
 class _LoopTypeTable(_Table):
     tools: _Names
+    require_validation: bool | None = None
 
 
 class _LoopTable(_Table):
@@ -309,7 +322,10 @@ def _build(merged: Mapping[str, Any]) -> Catalog:
     return Catalog(
         tools=tools,
         toolsets={name: ToolsetEntry(**entry) for name, entry in merged["toolsets"].items()},
-        loop_types={name: tuple(entry["tools"]) for name, entry in merged["loop_types"].items()},
+        loop_types={
+            name: LoopType(tuple(entry["tools"]), entry.get("require_validation", False))
+            for name, entry in merged["loop_types"].items()
+        },
         loop=merged["loop"],
         controller=Policy(**merged.get("controller", {})),
     )

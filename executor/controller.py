@@ -138,7 +138,8 @@ class Loop:
         self.registry: Registry = toolsets.registry(spec.toolset, catalog, spec.limits)
         for tool in company.tools:
             self.registry.register(tool)
-        allowed = catalog.loop_types[spec.loop_type] if spec.loop_type is not None else None
+        kind = catalog.loop_types[spec.loop_type] if spec.loop_type is not None else None
+        allowed = kind.tools if kind is not None else None
         self.pipeline = Pipeline(self.registry, allowed, spec.loop_type, company.hooks)
         self._turns = 0
         self._seat = _Seat(spec, opener, self.session, self._announce)
@@ -155,6 +156,7 @@ class Loop:
             approver=company.approver,
             coordinator=company.coordinator,
             text_only=spec.text_only,
+            require_validation=kind is not None and kind.require_validation,
             agent_id=spec.agent_id,
             depth=spec.depth,
             chain_id=spec.chain_id or self.exec_id,

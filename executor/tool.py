@@ -355,6 +355,7 @@ class Surroundings:
         spill: keeps long outputs; None = they are not kept.
         agents: starts subagents; None = there are none.
         text_only: images are described, not sent.
+        require_validation: the task can be completed only after `validate` passed.
         agent_id, depth, chain_id: see `LoopSpec`.
         state: a place of their own for tools that a user registered, by any key.
     """
@@ -373,6 +374,7 @@ class Surroundings:
     spill: Spill | None = None
     agents: Agents | None = None
     text_only: bool = False
+    require_validation: bool = False
     agent_id: str | None = None
     depth: int = 0
     chain_id: str = ""
@@ -655,25 +657,40 @@ def _named(value: Any) -> str:
 
 
 def schema_of(arguments: type[Arguments]) -> dict[str, Any]:
-    """The JSON Schema that models are shown: no titles, no nulls, no defaults."""
+    """The JSON Schema that models are shown: no titles, no nulls, no defaults, no references."""
     raw = arguments.model_json_schema(by_alias=True)
-    schema: dict[str, Any] = {
-        "type": "object",
-        "properties": {name: _plain(part) for name, part in raw["properties"].items()},
-    }
-    if raw.get("required"):
-        schema["required"] = raw["required"]
-    schema["additionalProperties"] = False
-    return schema
+    return _plain(raw, raw.get("$defs", {}))
 
 
-def _plain(part: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {key: value for key, value in part.items() if key not in ("title", "default", "anyOf")}
+_UNSHOWN = ("title", "default", "anyOf", "$ref", "$defs")
+
+
+def _plain(part: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """One schema, with what it refers to in its place.
+
+    Args:
+        part: of the raw schema.
+        known: what references lead to, by the last part of their name.
+    """
+    kept = {key: value for key, value in part.items() if key not in _UNSHOWN}
     for choice in part.get("anyOf", ()):
         if choice.get("type") != "null":
-            kept = {**choice, **kept}
-    first: dict[str, Any] = {key: kept[key] for key in ("type", "description") if key in kept}
-    return {**first, **kept}
+            kept = {**_plain(choice, known), **kept}
+    if "$ref" in part:
+        kept = {**_plain(known[part["$ref"].rpartition("/")[2]], known), **kept}
+    if isinstance(kept.get("items"), Mapping):
+        kept["items"] = _plain(kept["items"], known)
+    if kept.get("type") == "object" and "properties" in kept:
+        properties = {name: _plain(value, known) for name, value in kept["properties"].items()}
+        kept = {**_own_docstring_left_out(kept), "properties": properties}
+    order = ("type", "description", "properties", "required")
+    first = {key: kept[key] for key in order if kept.get(key)}
+    return {**first, **{key: value for key, value in kept.items() if key not in order}}
+
+
+def _own_docstring_left_out(schema: Mapping[str, Any]) -> dict[str, Any]:
+    # pydantic takes a model's docstring, which is for readers of the code.
+    return {key: value for key, value in schema.items() if key != "description"}
 
 
 # ─── the registry ───────────────────────────────────────────────────────────────────

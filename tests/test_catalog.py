@@ -44,9 +44,9 @@ def test_loop_types_name_only_tools_that_exist() -> None:
     """Every loop type's list holds known tools, and the plan type has no commands."""
     catalog = load()
     assert set(catalog.loop_types) == {"plan", "spec", "phase", "code"}
-    for tools in catalog.loop_types.values():
+    for tools in (kind.tools for kind in catalog.loop_types.values()):
         assert set(tools) <= set(catalog.tools)
-    assert "run_command" not in catalog.loop_types["plan"]
+    assert "run_command" not in catalog.loop_types["plan"].tools
 
 
 def test_user_file_overrides_key_by_key() -> None:

@@ -58,7 +58,7 @@ def answer(
     name: str, given: Any, mode: Mode = Mode.BYPASS, loop_type: str | None = None, more: str = ""
 ) -> Result:
     catalog = parse([(PACKAGED, TEXT), ("my", more)])
-    allowed = catalog.loop_types[loop_type] if loop_type else None
+    allowed = catalog.loop_types[loop_type].tools if loop_type else None
     pipeline = Pipeline(toolsets.registry("standard", catalog), allowed, loop_type)
     around = surroundings(catalog)
     around.session.mode = mode

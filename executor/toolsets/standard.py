@@ -26,10 +26,15 @@ TOOLS: tuple[Shown, ...] = (
     Shown(name="grep", arguments=search.Grep, run=search.grep, order=SAFE),
     Shown(name="run_command", arguments=commands.RunCommand, run=commands.run_command),
     Shown(name="run_code", arguments=commands.RunCode, run=commands.run_code),
+    Shown(name="todo_write", arguments=planning.TodoWrite, run=planning.todo_write),
+    Shown(name="create_plan", arguments=planning.CreatePlan, run=planning.create_plan),
+    Shown(name="create_spec", arguments=planning.CreateSpec, run=planning.create_spec),
+    Shown(name="create_phase", arguments=planning.CreatePhase, run=planning.create_phase),
     Shown(
         name="complete_task",
         arguments=planning.CompleteTask,
         run=planning.complete_task,
         order=LAST,
+        unavailable=planning.not_validated,
     ),
 )
