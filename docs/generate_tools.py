@@ -82,7 +82,7 @@ def _loop_types(catalog: Catalog) -> str:
     lines = ["## Loop types", "", "The list is the whole set. Without a type a loop has all.", ""]
     lines += ["| type | tools |", "|---|---|"]
     lines += [
-        f"| `{name}` | {', '.join(tools)} |" for name, tools in sorted(catalog.loop_types.items())
+        f"| `{name}` | {', '.join(kind.tools)} |" for name, kind in sorted(catalog.loop_types.items())
     ]
     return "\n".join([*lines, ""])
 

@@ -410,6 +410,7 @@ class Loop:
             await self._seat.open()
             watch = asyncio.create_task(self._end_in_time())
             stack.callback(watch.cancel)
+            stack.push_async_callback(self.session.stop)
             yield self
 
 

@@ -17,6 +17,10 @@ Block: TypeAlias = dict[str, Any]
 
 MOUNT = "/workspace"
 """Where the worktree is inside every box."""
+RESULTS = "/run/executor/results"
+"""Where the loop reads outputs that were too long for the model."""
+PLANS = "/run/executor/plans"
+"""Where the loop writes its plan."""
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
 from executor.model import MOUNT, Artifact, Todo
@@ -59,9 +60,22 @@ class Session:
         self.artifacts: list[Artifact] = []
         self.queued: list[str] = []
         self.validated: bool | None = None
+        self._running: set[asyncio.Task[None]] = set()
         self._files: dict[str, Identity] = {}
         self._reads: dict[Identity, Reading] = {}
         self._locks: WeakValueDictionary[Identity, asyncio.Lock] = WeakValueDictionary()
+
+    def keep_running(self, work: Coroutine[Any, Any, None]) -> None:
+        """Let this go on beside the calls; it is cancelled when the loop closes."""
+        task = asyncio.ensure_future(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def stop(self) -> None:
+        """Cancel what was kept running, and wait for its end."""
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
 
     def reading(self, path: str) -> Reading | None:
         """What was seen of the file; None if nothing was."""

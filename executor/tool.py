@@ -25,6 +25,7 @@ from executor.catalog import ToolEntry, ToolsetEntry
 from executor.errors import Code, ConfigError, ToolError
 from executor.model import (
     MOUNT,
+    PLANS,
     Access,
     ApprovalAnswer,
     ApprovalRequest,
@@ -355,6 +356,8 @@ class Surroundings:
         spill: keeps long outputs; None = they are not kept.
         agents: starts subagents; None = there are none.
         text_only: images are described, not sent.
+        leader: who decides on plans in their own time; None = the approver does, at once.
+        prompts: what commands a plan's prompts stand for, as permission rules.
         require_validation: the task can be completed only after `validate` passed.
         agent_id, depth, chain_id: see `LoopSpec`.
         state: a place of their own for tools that a user registered, by any key.
@@ -374,11 +377,18 @@ class Surroundings:
     spill: Spill | None = None
     agents: Agents | None = None
     text_only: bool = False
+    leader: Approver | None = None
+    prompts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     require_validation: bool = False
     agent_id: str | None = None
     depth: int = 0
     chain_id: str = ""
     state: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def plan_file(self) -> str:
+        """Where the loop writes its plan, as seen in the box."""
+        return f"{PLANS}/{self.exec_id}.md"
 
 
 @dataclass(slots=True)
