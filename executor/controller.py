@@ -9,7 +9,16 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +27,8 @@ from typing import Any, Protocol, TypeAlias
 from executor import results, toolsets
 from executor.audit import AuditLog
 from executor.catalog import Catalog, load
-from executor.errors import Code, ConfigError, EngineError, SandboxError
+from executor.coordination import Coordinator, LocalCoordinator, Member, Message
+from executor.errors import Code, ConfigError, EngineError, SandboxError, StreamBroken, ToolError
 from executor.hooks import Hooks
 from executor.model import (
     MOUNT,
@@ -31,7 +41,6 @@ from executor.model import (
     LaneLost,
     LaneOpened,
     LoopSpec,
-    Output,
     Result,
     Todo,
     Warned,
@@ -47,18 +56,20 @@ from executor.sandbox.engine import OVERRIDE, Engine, address_fault
 from executor.sandbox.images import Progress
 from executor.sandbox.reaper import Identity, reap
 from executor.sandbox.runtime import silent
-from executor.scheduling import batches
+from executor.scheduling import Intent, intent_of
 from executor.session import Session
 from executor.settings import Settings
+from executor.streaming import Format, Reader, reader_of
 from executor.text import one_line
 from executor.tool import (
     Answer,
     Approver,
-    Coordinator,
+    Context,
     FileRead,
     Modifier,
     OnOutput,
     Operations,
+    Order,
     PermissionGranted,
     QueueCommand,
     Registry,
@@ -66,14 +77,13 @@ from executor.tool import (
     Tool,
     worktree_path,
 )
+from executor.turn import MAX_QUEUED_EVENTS, Crew, Feed, Turn
 
 DAY = 86400.0
 LANE = "no-net"
 """The lane of every box so far: they all have the same policy, no network."""
 OVERTIME = 3.0
 """Seconds that a call which is being ended may go on after the loop's time is over."""
-MAX_QUEUED_OUTPUT = 1 << 20
-"""Characters of live output that may wait for a slow reader of `stream`; more is dropped."""
 SWEEP_INTERVAL = 300.0
 """Seconds between two looks for what dead controllers left behind."""
 SWEEP_PATIENCE = 10.0
@@ -115,20 +125,25 @@ class Company:
         tools: the user's own, beside those of the toolset.
         hooks: what the host wants to see or stop.
         approver: who decides and answers; None = nobody can be asked.
-        coordinator: the way between loops; None = there is none.
+        leader: who decides on plans in their own time; None = the approver does.
     """
 
     tools: tuple[Tool, ...] = ()
     hooks: Hooks = field(default_factory=Hooks)
     approver: Approver | None = None
-    coordinator: Coordinator | None = None
+    leader: Approver | None = None
 
 
 class Loop:
     """One open loop. Made by `Controller.open`."""
 
     def __init__(
-        self, spec: LoopSpec, catalog: Catalog, opener: Opener, company: Company | None = None
+        self,
+        spec: LoopSpec,
+        catalog: Catalog,
+        opener: Opener,
+        company: Company | None = None,
+        member: Member | None = None,
     ) -> None:
         company = company or Company()
         self.spec = spec
@@ -142,6 +157,7 @@ class Loop:
         allowed = kind.tools if kind is not None else None
         self.pipeline = Pipeline(self.registry, allowed, spec.loop_type, company.hooks)
         self._turns = 0
+        self._member = member
         self._seat = _Seat(spec, opener, self.session, self._announce)
         self._surroundings = Surroundings(
             exec_id=self.exec_id,
@@ -154,7 +170,8 @@ class Loop:
             seccomp=spec.seccomp,
             tenant=spec.tenant,
             approver=company.approver,
-            coordinator=company.coordinator,
+            peers=member,
+            leader=company.leader,
             text_only=spec.text_only,
             require_validation=kind is not None and kind.require_validation,
             agent_id=spec.agent_id,
@@ -167,6 +184,8 @@ class Loop:
         self._sequence = 0
         self._told = 0
         self._listeners: list[Emit] = []
+        self._watching: list[Feed] = []
+        self._running: list[Turn] = []
         self._unheard: list[Event] = []
 
     @property
@@ -231,6 +250,22 @@ class Loop:
         """The plans, specs and phases that the model made, in order."""
         return tuple(self.session.artifacts)
 
+    async def inbox(self) -> AsyncIterator[Message]:
+        """What other loops and the host send: questions, data, alerts, a wish to stop."""
+        if self._member is not None:
+            async for message in self._member.inbox():
+                yield message
+
+    async def answer(self, query_id: str, text: str) -> None:
+        """Answer a question of another loop.
+
+        Raises:
+            ToolError: NOT_FOUND, nobody waits for it; LIMIT, too large.
+        """
+        if self._member is None:
+            raise ToolError(Code.NOT_FOUND, "This loop runs without others.")
+        await self._member.answer(query_id, text)
+
     def queued(self) -> tuple[str, ...]:
         """Texts that tools want said in the host's next turn; taken once."""
         texts = tuple(self.session.queued)
@@ -260,6 +295,7 @@ class Loop:
         """Run one call. Every failure is a result; only cancellation is raised."""
         answered = await self._execute(call, None, self._new_turn())
         await self._end_turn([answered])
+        self._tell(Finished(result=answered.result), None)
         return answered.result
 
     async def turn(self, calls: Iterable[Call]) -> list[Result]:
@@ -270,64 +306,143 @@ class Loop:
         """
         return await self._turn(list(calls), None)
 
-    async def stream(self, calls: Iterable[Call]) -> AsyncIterator[Event]:
+    def stream(self, calls: Iterable[Call]) -> AsyncIterator[Event]:
         """Run the calls of one turn and tell what happens; leaving early cancels them.
 
         `Finished` comes once for each call, in the order of the calls.
         """
-        queue: asyncio.Queue[Event | None] = asyncio.Queue()
-        queued = 0
+        made = list(calls)
+        return self._streamed(lambda emit: self._turn(made, emit))
 
-        def emit(event: Event) -> None:
-            nonlocal queued
-            if isinstance(event, Output):
-                if queued > MAX_QUEUED_OUTPUT:
-                    return
-                queued += len(event.text)
-            queue.put_nowait(self._stamped(event))
+    def stream_model(
+        self, events: AsyncIterable[Mapping[str, Any]], form: Format = "anthropic"
+    ) -> AsyncIterator[Event]:
+        """Run the calls of a message while a model still streams it, and tell what happens.
 
-        for event in self._unheard:
-            emit(event)
-        self._unheard.clear()
-        self._listeners.append(emit)
-        task = asyncio.create_task(self._turn(list(calls), emit))
-        task.add_done_callback(lambda _: queue.put_nowait(None))
-        try:
-            while (event := await queue.get()) is not None:  # type: ignore[assignment]
-                if isinstance(event, Output):
-                    queued -= len(event.text)
-                yield event
-            await task
-        finally:
-            self._listeners.remove(emit)
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        Each call starts when its block has ended and the calls before it allow it; those that
+        come last in a turn wait for the message's end. Leaving early cancels all.
+
+        Args:
+            events: the events of one message, as dicts.
+            form: `anthropic`, events of the Messages API; `openai`, chunks of chat completions.
+
+        Raises:
+            StreamBroken: the events ended, failed, or told of an error before the message's
+                end; holds the results of the calls that ended. What changed nothing was
+                ended for it, what changed something has run to its end.
+        """
+        reader = reader_of(form)
+        return self._streamed(lambda emit: self._model_turn(events, reader, emit))
+
+    def events(self) -> AsyncIterator[Event]:
+        """All events of the loop from now on, of every turn; ends when the loop is closed.
+
+        A reader who is too slow misses events, live output first, and is told so.
+        """
+        feed = Feed(MAX_QUEUED_EVENTS)
+        self._watching.append(feed)
+        return self._watched(feed)
+
+    def cancel(self, *ids: str) -> int:
+        """End calls of the turns that are running; each gets a CANCELLED result.
+
+        Args:
+            ids: of the calls; none = all of them, those that have not begun too.
+
+        Returns:
+            How many calls there were. What a command had printed is in its result.
+        """
+        return sum(turn.cancel(ids) for turn in tuple(self._running))
 
     # ─── behind them ───
 
+    async def _streamed(
+        self, running: Callable[[Emit], Coroutine[Any, Any, object]]
+    ) -> AsyncIterator[Event]:
+        """What is told while that runs; it is cancelled if nobody listens to the end."""
+        feed = Feed()
+        for unheard in self._unheard:
+            feed.put(self._stamped(unheard))
+        self._unheard.clear()
+        self._listeners.append(feed.put)
+        task = asyncio.create_task(running(feed.put))
+        task.add_done_callback(lambda _: feed.close())
+        try:
+            while (event := await feed.next()) is not None:
+                yield event
+            await task
+        finally:
+            self._listeners.remove(feed.put)
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def _watched(self, feed: Feed) -> AsyncIterator[Event]:
+        try:
+            while (event := await feed.next()) is not None:
+                if (warned := feed.left_out()) is not None:
+                    yield self._stamped(warned)
+                yield event
+        finally:
+            self._watching.remove(feed)
+
     async def _turn(self, calls: Sequence[Call], emit: Emit | None) -> list[Result]:
-        found: dict[int, Answered] = {}
-        turn_id = self._new_turn()
-        told = 0
-
-        async def run(position: int) -> None:
-            nonlocal told
-            found[position] = await self._execute(calls[position], emit, turn_id)
-            while emit is not None and told in found:
-                emit(Finished(result=found[told].result))
-                told += 1
-
-        for batch in batches(self.pipeline.order(call) for call in calls):
-            if len(batch) == 1:
-                await run(batch[0])
-                continue
-            async with asyncio.TaskGroup() as group:
-                for position in batch:
-                    group.create_task(run(position))
-        answers = [found[position] for position in range(len(calls))]
+        with self._new_run(emit) as turn:
+            for call in calls:
+                turn.add(call)
+            turn.close()
+            answers = await turn.run()
         await self._end_turn(answers)
         return [answered.result for answered in answers]
+
+    async def _model_turn(
+        self, events: AsyncIterable[Mapping[str, Any]], reader: Reader, emit: Emit
+    ) -> None:
+        with self._new_run(emit) as turn:
+            answers = await turn.run_with(events, reader)
+        await self._end_turn(answers)
+        if turn.fault is not None:
+            raise StreamBroken(
+                str(turn.fault) or type(turn.fault).__name__,
+                [answered.result for answered in answers],
+                [call.id for call in turn.unanswered],
+            ) from turn.fault
+
+    @contextlib.contextmanager
+    def _new_run(self, emit: Emit | None) -> Iterator[Turn]:
+        """A turn that `cancel` knows of for as long as this lasts."""
+        turn_id = self._new_turn()
+        turn = Turn(
+            Crew(
+                execute=lambda call: self._execute(call, emit, turn_id),
+                foresee=lambda call: self._foreseen(call, turn_id),
+                box=self._seat,
+                tell=lambda event: self._tell(event, emit),
+            )
+        )
+        self._running.append(turn)
+        try:
+            yield turn
+        finally:
+            self._running.remove(turn)
+
+    def _foreseen(self, call: Call, turn_id: str) -> Intent:
+        """What the call is going to do; nothing if it will be refused."""
+        found = self.pipeline.foreseen(call)
+        if found is None:
+            return Intent(Order.SAFE)
+        tool, arguments = found
+        context = Context(call.id, tool.entry, self._surroundings, turn_id=turn_id, tool=tool.name)
+        return intent_of(tool, arguments, context)
+
+    def _tell(self, event: Event, emit: Emit | None) -> None:
+        """Tell the stream of a turn, and whoever watches the loop."""
+        if emit is None and not self._watching:
+            return
+        event = self._stamped(event)
+        if emit is not None:
+            emit(event)
+        for feed in self._watching:
+            feed.put(event)
 
     def _new_turn(self) -> str:
         self._turns += 1
@@ -355,14 +470,14 @@ class Loop:
                     self._announce(CommandQueued(text=text))
 
     async def _execute(self, call: Call, emit: Emit | None, turn_id: str) -> Answered:
-        if emit is not None:
-            emit(CallStarted(call=call))
+        self._tell(CallStarted(call=call), emit)
+        tell = functools.partial(self._tell, emit=emit) if emit or self._watching else None
         left = self._deadline - time.monotonic()
         if left <= 0:
             return Answered(self._time_is_over(call))
         told = self._told
         with self._seat.in_use():
-            answered = await self.pipeline.answer(call, self._surroundings, emit, left, turn_id)
+            answered = await self.pipeline.answer(call, self._surroundings, tell, left, turn_id)
         return replace(answered, result=self._outlook(call, answered.result, told))
 
     def _outlook(self, call: Call, result: Result, told: int) -> Result:
@@ -390,7 +505,8 @@ class Loop:
     def _announce(self, event: Event) -> None:
         if not self._listeners:
             self._unheard.append(event)
-        for emit in self._listeners:
+        event = self._stamped(event)
+        for emit in (*self._listeners, *(feed.put for feed in self._watching)):
             emit(event)
 
     def _stamped(self, event: Event) -> Event:
@@ -403,6 +519,10 @@ class Loop:
         await asyncio.sleep(max(self._deadline + OVERTIME - time.monotonic(), 0.0))
         await self._seat.close()
 
+    def _end_watching(self) -> None:
+        for feed in self._watching:
+            feed.close()
+
     @contextlib.asynccontextmanager
     async def _opened(self) -> AsyncIterator[Loop]:
         async with AsyncExitStack() as stack:
@@ -410,6 +530,7 @@ class Loop:
             await self._seat.open()
             watch = asyncio.create_task(self._end_in_time())
             stack.callback(watch.cancel)
+            stack.callback(self._end_watching)
             stack.push_async_callback(self.session.stop)
             yield self
 
@@ -624,6 +745,7 @@ class Controller:
         hooks: callables and commands around each call; those of the catalog come first.
         approver: who decides and answers; None = nobody can be asked.
         coordinator: the way between loops; None = one for the loops of this controller.
+        leader: who decides on plans in their own time; None = the approver does, at once.
     """
 
     def __init__(
@@ -637,13 +759,15 @@ class Controller:
         hooks: Hooks | None = None,
         approver: Approver | None = None,
         coordinator: Coordinator | None = None,
+        leader: Approver | None = None,
     ) -> None:
         self.settings = settings if settings is not None else Settings.load()
         self.catalog = catalog if catalog is not None else load(self.settings.config_file)
         self._opener = opener
         self._host: Host | None = None
         self._progress = progress
-        self._company = Company(tuple(tools), hooks or Hooks(), approver, coordinator)
+        self._coordinator: Coordinator = coordinator or LocalCoordinator()
+        self._company = Company(tuple(tools), hooks or Hooks(), approver, leader)
         self._open: set[str] = set()
         self._stack = AsyncExitStack()
 
@@ -704,8 +828,11 @@ class Controller:
         self._open.add(exec_id)
         try:
             spec = spec.with_exec_id(exec_id)
-            async with self._boxes(spec) as opener:
-                loop = Loop(spec, self.catalog, opener, self._company)
+            async with (
+                self._coordinator.join(spec.tenant, exec_id) as member,
+                self._boxes(spec) as opener,
+            ):
+                loop = Loop(spec, self.catalog, opener, self._company, member)
                 async with loop._opened():
                     yield loop
         finally:

@@ -5,6 +5,7 @@ ExecutorError
 │   ├── BadPath             a working directory that no engine may be told
 │   └── ForbiddenMount      a directory that no sandbox may write
 ├── ToolError              becomes the error result of one call
+├── StreamBroken           a model's stream ended before its message did
 └── SandboxError           the container is thrown away
     ├── EngineError        the engine refused or failed
     │   ├── EngineUnavailable   nothing answers
@@ -19,6 +20,7 @@ ExecutorError
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
@@ -58,6 +60,18 @@ class Code(StrEnum):
     INTERNAL = "INTERNAL"
 
 
+class CallCancelled(asyncio.CancelledError):
+    """A cancellation that carries what the call had come to.
+
+    Attributes:
+        partial: the agent's answer, or what a tool made of it.
+    """
+
+    def __init__(self, partial: Any) -> None:
+        self.partial = partial
+        super().__init__()
+
+
 class ExecutorError(Exception):
     """The root: catch this to catch everything that this package raises on purpose."""
 
@@ -94,6 +108,27 @@ class ToolError(ExecutorError):
         self.code = code
         self.details: dict[str, Any] | None = dict(details) if details is not None else None
         super().__init__(message)
+
+
+class StreamBroken(ExecutorError):
+    """A model's stream ended before its message did, after calls of it may have run.
+
+    Whoever asks the model again must not run the finished calls a second time unknowingly.
+
+    Attributes:
+        results: the `Result` of every call that ended, in the order of the calls.
+        unanswered: ids of the calls that were not begun, or were ended for this.
+    """
+
+    def __init__(
+        self, reason: str, results: Sequence[Any] = (), unanswered: Sequence[str] = ()
+    ) -> None:
+        self.results: tuple[Any, ...] = tuple(results)
+        self.unanswered: tuple[str, ...] = tuple(unanswered)
+        super().__init__(
+            f"the model's stream broke: {reason}; {len(self.results)} of its calls have ended, "
+            f"{len(self.unanswered)} were not run to their end"
+        )
 
 
 class SandboxError(ExecutorError):

@@ -20,7 +20,6 @@ from executor.tool import (
     Arguments,
     Context,
     Modifier,
-    Order,
     Outcome,
     Registry,
     Surroundings,
@@ -99,10 +98,19 @@ class Pipeline:
             return tool.unavailable(loop)
         return reason
 
-    def order(self, call: Call) -> Order:
-        """How the call may be ordered in its turn."""
+    def foreseen(self, call: Call) -> tuple[Tool, Arguments] | None:
+        """The tool and the checked arguments of a call; None = it will be refused anyway.
+
+        What a tool itself says of its being unavailable may change within the turn, and is
+        not asked for.
+        """
         tool = self._registry.get(call.name)
-        return Order.SAFE if tool is None else tool.order
+        if tool is None or tool.name in self._reasons:
+            return None
+        try:
+            return tool, tool.parse(call.input)
+        except ToolError:
+            return None
 
     async def answer(
         self,

@@ -92,9 +92,16 @@ class Arguments(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class RunsCommand:
-    """A shell command line is run. What it does is read out of it by `executor.shell`."""
+    """A shell command line is run. What it does is read out of it by `executor.shell`.
+
+    Attributes:
+        text: the command line.
+        cwd: where it starts, as seen in the box, if it always starts there and does not
+            move the loop; None = it starts where the last one ended.
+    """
 
     text: str
+    cwd: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,28 +288,14 @@ class Approver(Protocol):
         """
 
 
-class Coordinator(Protocol):
-    """The way between the loops of one tenant."""
+class Peers(Protocol):
+    """The other loops of the tenant; see `executor.coordination.Member`."""
 
-    async def query(self, sender: str, target: str, question: str, timeout: float) -> str:
-        """Ask another loop and wait for its answer.
+    async def query(self, target: str, question: str, timeout: float) -> str:
+        """Ask another loop and wait for its answer, `timeout` seconds at most."""
 
-        Args:
-            sender, target: exec_ids.
-            question: text.
-            timeout: seconds.
-
-        Raises:
-            ToolError: NOT_FOUND, no such loop; TIMEOUT; CONFLICT, it waits on the sender;
-                INVALID_ARGUMENTS, the sender itself; LIMIT, too much or too large.
-        """
-
-    async def share(self, sender: str, targets: Sequence[str], kind: str, data: Any) -> None:
-        """Give data to other loops.
-
-        Raises:
-            ToolError: as for `query`; nothing was shared then.
-        """
+    async def share(self, targets: Sequence[str], kind: str, data: Any) -> None:
+        """Give data to other loops: to all of them, or to none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +345,7 @@ class Surroundings:
         seccomp: profile of system calls of its box.
         tenant: whose loop it is.
         approver: who decides and answers; None = nobody can be asked.
-        coordinator: the way to other loops; None = there is none.
+        peers: the other loops; None = there are none.
         spill: keeps long outputs; None = they are not kept.
         agents: starts subagents; None = there are none.
         text_only: images are described, not sent.
@@ -373,7 +366,7 @@ class Surroundings:
     seccomp: str = "standard"
     tenant: str = "default"
     approver: Approver | None = None
-    coordinator: Coordinator | None = None
+    peers: Peers | None = None
     spill: Spill | None = None
     agents: Agents | None = None
     text_only: bool = False

@@ -14,7 +14,7 @@ import stat
 import time
 from _blake2 import blake2b
 
-from . import text, tree
+from . import places, text, tree
 from .operation import Failure
 from .workspace import (
     SAFE,
@@ -346,6 +346,8 @@ def edit(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
     with workspace.failures(path):
         _require_file_name(path)
         with workspace.locate(path, follow=True) as place:
+            if workspace.restrictions is not None:  # whether an edit fits tells of the content
+                workspace.restrictions.require_readable(workspace, place)
             found = place.status()
             if found is None:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
@@ -571,8 +573,23 @@ def _reserve(fd: int, size: int, wanted: int) -> None:
 # ─── move ───────────────────────────────────────────────────────────────────────────
 
 
-def move(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Reply:
+def move(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Reply | Steps:
     """Rename a file, link or directory."""
+    if workspace.restrictions is None:
+        return _move(workspace, arguments)
+    return _move_restricted(workspace, arguments)
+
+
+def _move_restricted(workspace: Workspace, arguments: dict[str, Any]) -> Steps:
+    """The same where rules deny some files: none of them may get another name."""
+    source = workspace.spelled_out(arguments["from"])
+    with workspace.failures(source), workspace.locate(source, follow=False) as place:
+        if workspace.restrictions is not None:
+            yield from workspace.restrictions.require_movable(workspace, place)
+    return _move(workspace, arguments)
+
+
+def _move(workspace: Workspace, arguments: dict[str, Any]) -> Reply:
     source = workspace.spelled_out(arguments["from"])
     target = workspace.spelled_out(arguments["to"])
     with workspace.failures(source), workspace.locate(source, follow=False) as old:
@@ -592,6 +609,7 @@ def move(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Reply:
             if there is not None:
                 workspace.require_free(there, target)
                 _require_other(old, new, moved, there)
+                _require_expected(there, target, arguments.get("expect"))
                 _require_replaceable(moved, there, target, arguments.get("overwrite", False))
             try:
                 _rename(old, new, moved, there)
@@ -606,6 +624,12 @@ def _require_other(old: Place, new: Place, moved: os.stat_result, there: os.stat
     same = (moved.st_dev, moved.st_ino) == (there.st_dev, there.st_ino)
     if same and old.name == new.name and os.path.sameopenfile(old.parent, new.parent):
         raise Failure("INVALID_ARGUMENTS", "from and to are the same; nothing was moved.")
+
+
+def _require_expected(there: os.stat_result, target: str, expect: str | None) -> None:
+    """Refuse to replace another file than the one that somebody has agreed to lose."""
+    if expect is not None and mark(there) != expect:
+        raise _changed(target)
 
 
 def _is_of_target(error: OSError, new: Place) -> bool:
@@ -666,21 +690,28 @@ def _move_failure(
 # ─── stat ───────────────────────────────────────────────────────────────────────────
 
 
+def mark(status: os.stat_result) -> str:
+    """Changes whenever the file is replaced, written or its mode changed."""
+    return ":".join(map(str, identity(status)))
+
+
 def status(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Reply:
-    """What is at a path; links inside the workspace are followed."""
+    """What is at a path; links inside the workspace are followed, unless told not to."""
     path = workspace.spelled_out(arguments["path"])
+    flags = os.O_PATH if arguments.get("follow", True) else os.O_PATH | os.O_NOFOLLOW
+    nothing = {"exists": False, "type": None, "size": None, "hash": None, "key": None}
     with workspace.failures(path):
         try:
-            fd = workspace.open(path, os.O_PATH)
+            fd = workspace.open(path, flags)
         except (FileNotFoundError, NotADirectoryError):
-            return {"exists": False, "type": None, "size": None, "hash": None, "key": None}, b""
+            return {**nothing, "mark": None}, b""
         try:
             found = os.fstat(fd)
             key = workspace.key(fd)
         finally:
             os.close(fd)
     reply = {"exists": True, "type": letter(found.st_mode), "size": found.st_size}
-    return {**reply, "hash": None, "key": key}, b""
+    return {**reply, "hash": None, "key": key, "mark": mark(found)}, b""
 
 
 OPERATIONS: dict[str, Operation] = {
@@ -691,4 +722,5 @@ OPERATIONS: dict[str, Operation] = {
     "delete": tree.delete,
     "move": move,
     "stat": status,
+    "resolve": places.resolve,
 }

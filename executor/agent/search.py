@@ -20,7 +20,7 @@ from .hits import Hits
 from .operation import Command, Exit, Failure
 from .pattern import Pattern, require_bounded
 from .text import spelled
-from .workspace import Workspace, kind, shown
+from .workspace import Denied, Workspace, kind, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -174,13 +174,59 @@ def _require_text(name: str, value: str) -> None:
         )
 
 
+class _Hidden:
+    """The files below a directory that rules deny to read: searches leave them out.
+
+    Args:
+        workspace: that is searched.
+        base: the directory, as the search names it; it may lead through links.
+    """
+
+    def __init__(self, workspace: Workspace, base: str) -> None:
+        restrictions = workspace.restrictions
+        self._restrictions = restrictions if restrictions and restrictions.hides_any else None
+        self._place = ""
+        if self._restrictions is not None:
+            fd = workspace.open(base, os.O_PATH)
+            try:
+                self._place = workspace.real(fd)
+                status = os.fstat(fd)
+            finally:
+                os.close(fd)
+            is_directory = stat.S_ISDIR(status.st_mode)
+            self._restrictions.require("read", self._place, is_directory)
+            if not is_directory:
+                self._restrictions = None  # there is nothing else to be searched
+
+    def __bool__(self) -> bool:
+        return self._restrictions is not None
+
+    def takes(self, path: str) -> bool:
+        """Is this file one of them? Its path begins at the directory."""
+        if self._restrictions is None:
+            return False
+        return self._restrictions.hides(f"{self._place}/{path}" if self._place else path)
+
+
+def _denied(count: int) -> str:
+    """The sentence on files that are left out."""
+    return f"{count} file{'s' * (count > 1)} left out: rules deny to read {_them(count)}."
+
+
+def _them(count: int) -> str:
+    return "it" if count == 1 else "them"
+
+
 # ─── glob ───────────────────────────────────────────────────────────────────────────
 
 
 class _Matches:
     """The first matches in order, and how many there are, by reading of the pattern."""
 
-    def __init__(self, pattern: Pattern, prefix: str, keep: int, age_of: Any) -> None:
+    def __init__(
+        self, pattern: Pattern, prefix: str, keep: int, age_of: Any, hidden: _Hidden
+    ) -> None:
+        self._hidden = hidden
         self._pattern = pattern
         self._prefix = prefix
         self._keep = keep
@@ -188,13 +234,16 @@ class _Matches:
         self.kept: list[tuple[int, bytes]] = []
         self.reading: int | None = None
         self.counts: dict[int, int] = {}
-        self.seen = 0
+        self.seen = self.denied = 0
 
     def offer(self, path: str) -> None:
         """Take a path relative to the pattern's base, if it matches."""
         self.seen += 1
         reading = self._pattern.reading(path)
         if reading is None:
+            return
+        if self._hidden.takes(path):
+            self.denied += 1
             return
         self.counts[reading] = self.counts.get(reading, 0) + 1
         if self.reading is None or reading < self.reading:
@@ -243,10 +292,14 @@ def glob(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
         except (FileNotFoundError, NotADirectoryError):
             _require_closed(pattern, "pattern")
             return _globbed([], 0, 0, False, _hint(base, None))
+        if pattern.literal or not stat.S_ISDIR(status.st_mode):
+            _Hidden(workspace, base)  # refuses it if it is one
     if pattern.literal or not stat.S_ISDIR(status.st_mode):
         found = [os.fsencode(base)] if pattern.literal and stat.S_ISREG(status.st_mode) else []
         return _globbed(found, len(found), 0, False, None if found else _hint(base, status))
-    return (yield from _Glob(workspace, pattern, base, arguments).run())
+    with workspace.failures(base):
+        search = _Glob(workspace, pattern, base, arguments)
+    return (yield from search.run())
 
 
 def _require_directory(workspace: Workspace, path: str) -> None:
@@ -331,8 +384,9 @@ class _Glob:
         self._rest = b""
         age_of = self._age if arguments.get("order") == "modified" else _no_age
         keep = arguments.get("max_results", 1000)
-        self._visible = _Matches(pattern, self._prefix, keep, age_of)
-        self._all = _Matches(pattern, self._prefix, keep, age_of)
+        hidden = _Hidden(workspace, base)
+        self._visible = _Matches(pattern, self._prefix, keep, age_of, hidden)
+        self._all = _Matches(pattern, self._prefix, keep, age_of, hidden)
         self._links: dict[str, list[str]] = {}
         self._link_count = self._work = 0
         self._unreadable: list[str] = []
@@ -388,6 +442,8 @@ class _Glob:
         notes = []
         if ignored:
             notes.append(f"{ignored} match{'es' * (ignored > 1)} hidden by .gitignore.")
+        if denied := max(self._visible.denied, self._all.denied):
+            notes.append(_denied(denied))
         if self._unreadable:
             notes.append(_unread(self._unreadable))
         if self._partial:
@@ -413,6 +469,8 @@ class _Glob:
             entries += 1
             try:
                 fd = self._open(directory)
+            except Denied:
+                continue  # what is in it is counted where ripgrep names it
             except OSError as error:
                 if error.errno in (errno.EACCES, errno.EPERM):
                     self._unreadable.append(self._prefix + directory)
@@ -554,6 +612,7 @@ class Filter:
         self._base = base + "/" if base else ""
         self._name_only = True
         self._negated = self._has_brackets = False
+        self.hidden: _Hidden | None = None
         self._best = _ANY_READING
         self.pattern: Pattern | None = None
         self.flags = [f"--type={type_}"] if type_ else []
@@ -589,9 +648,18 @@ class Filter:
         return self.pattern.work(path) * (1 if self._name_only or not self._base else 2)
 
     def takes(self, path: bytes) -> bool:
+        """Is a path of the workspace wanted, and may it be read?"""
+        return self.wants(path) and not (self.hidden and self.hides(path))
+
+    def wants(self, path: bytes) -> bool:
         """Is a path of the workspace wanted?"""
         reading = self._reading(path)
         return (reading is not None and reading <= self._best) != self._negated
+
+    def hides(self, path: bytes) -> bool:
+        """May it not be read?"""
+        text = os.fsdecode(path)
+        return self.hidden is not None and self.hidden.takes(text.removeprefix(self._base))
 
     def _reading(self, path: bytes) -> int | None:
         """How literally the pattern matches the path from the root or the searched directory."""
@@ -642,6 +710,8 @@ def grep(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
             # The search says nothing that a model could use when this fails.
             os.close(workspace.open(base, os.O_RDONLY))
     name_filter = Filter(arguments.get("file_pattern"), arguments.get("type"), base)
+    with workspace.failures(path):
+        name_filter.hidden = _Hidden(workspace, base)
     yield from name_filter.prepare()
     yield from name_filter.settle(workspace, base)
     hits, exit = yield from _search(workspace, options, base, name_filter, ignored=False)
@@ -651,9 +721,13 @@ def grep(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
             hits, exit = yield from _search(workspace, options, base, name_filter, ignored=True)
     for warning in _warnings(exit):
         hits.warn(warning)
+    if name_filter.hidden:
+        denied = yield from _count_hidden(workspace, base, name_filter)
+        if denied:
+            hits.warn(_denied(denied))
     hidden = None
     if not hits.matches and stat.S_ISDIR(status.st_mode):
-        hidden = yield from _look_at_ignored(workspace, options, arguments, base)
+        hidden = yield from _look_at_ignored(workspace, options, arguments, name_filter, base)
     reply, data = hits.reply()
     if hidden is not None and hidden.matches:
         reply["ignored"] = hidden.matches
@@ -664,16 +738,47 @@ def grep(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
 
 
 def _look_at_ignored(
-    workspace: Workspace, options: Options, arguments: dict[str, Any], base: str
+    workspace: Workspace,
+    options: Options,
+    arguments: dict[str, Any],
+    name_filter: Filter,
+    base: str,
 ) -> Generator[Command | None, bytes | Exit | None, Hits]:
     """What would be found in ignored files too; large ones among them are left out."""
     everything = Filter(arguments.get("file_pattern"), arguments.get("type"), base)
+    everything.hidden = name_filter.hidden
     yield from everything.prepare()
     everything.flags = [*everything.flags, f"--max-filesize={_MAX_IGNORED_FILE}"]
     hits, _ = yield from _search(
         workspace, options, base, everything, ignored=True, most=_MAX_IGNORED
     )
     return hits
+
+
+def _count_hidden(
+    workspace: Workspace, base: str, name_filter: Filter
+) -> Generator[Command | None, bytes | Exit | None, int]:
+    """How many files are wanted and may not be read.
+
+    Whether they hold what was searched for is not said: that would tell of their content.
+    """
+    count = work = 0
+    rest = b""
+
+    def take(piece: bytes) -> Pauses:
+        nonlocal rest, count, work
+        *paths, rest = (rest + piece).split(b"\0")
+        for path in paths:
+            name = path.removeprefix(b"./")
+            count += name_filter.hides(name) and name_filter.wants(name)
+            work += _OPEN + name_filter.work(name)
+            if work > _SLICE:
+                work = 0
+                yield None
+
+    argv = [workspace.ripgrep, "--files", "--null", "--no-messages", *_COMMON]
+    yield from _run_whole([*argv, *name_filter.flags, "--", "./" + base], take)
+    return count
 
 
 def _hidden(hits: Hits) -> str:

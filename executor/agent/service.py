@@ -355,9 +355,11 @@ class Service:
     def _operation(self, name: str) -> Any:
         operation = self.operations.get(name)
         if operation is None:
-            from .search import OPERATIONS  # on first use: most of an idle box's memory is code
+            # On first use: most of an idle box's memory is code.
+            from .restrictions import OPERATIONS as RESTRICTIONS
+            from .search import OPERATIONS
 
-            self.operations.update(OPERATIONS)
+            self.operations.update(OPERATIONS | RESTRICTIONS)
             operation = self.operations.get(name)
         if operation is None:
             raise Failure("INTERNAL", f"unknown operation {name!r}")

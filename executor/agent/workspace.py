@@ -22,6 +22,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from .restrictions import Restrictions
+
 MOUNT = "/workspace"
 DIRECTORY = os.O_PATH | os.O_DIRECTORY
 SAFE = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
@@ -140,6 +142,14 @@ def _exists(parent: int, name: str) -> bool:
     return True
 
 
+class Denied(PermissionError):
+    """What was opened, or would be changed, is denied by a rule of the loop."""
+
+    def __init__(self, rule: str) -> None:
+        super().__init__(errno.EACCES, os.strerror(errno.EACCES))
+        self.rule = rule
+
+
 class Place:
     """A name in an open directory: where something is, or is to be made.
 
@@ -209,6 +219,7 @@ class Workspace:
         directory: descriptor of the root.
         ripgrep: the program that searches.
         beneath: the kernel resolves paths; otherwise every path is walked.
+        restrictions: what the loop's rules deny; None = nothing.
     """
 
     def __init__(self, root: str, label: str = MOUNT) -> None:
@@ -219,6 +230,7 @@ class Workspace:
         self._root = self.root.rstrip("/") + "/"
         self._prefix = os.fsencode(self._root)
         self.beneath = True
+        self.restrictions: Restrictions | None = None
         try:
             os.close(self.open("", DIRECTORY))
         except OSError:
@@ -237,7 +249,18 @@ class Workspace:
 
         Raises:
             OSError: as `open(2)`; EXDEV when the path leaves the workspace.
+            Denied: it may not be read.
         """
+        fd = self._open(path, flags)
+        if self.restrictions is not None and not flags & os.O_PATH:
+            try:
+                self.restrictions.require_opened(self, fd)
+            except BaseException:
+                os.close(fd)
+                raise
+        return fd
+
+    def _open(self, path: str, flags: int) -> int:
         name = os.fsencode(path) or b"."
         if b"\0" in name:
             raise OSError(errno.EINVAL, "NUL character in a path", path)
@@ -312,6 +335,7 @@ class Workspace:
 
         Raises:
             OSError: as `open`.
+            Denied: it may not be written.
             Failure: INVALID_PATH, the path names no entry of a directory.
         """
         made: list[tuple[int, str]] = []
@@ -322,6 +346,7 @@ class Workspace:
                 place = Place(parent, name, made)
                 target = _link_target(place) if follow else None
                 if target is None:
+                    self._require_writable(place)
                     return place
                 os.close(parent)
                 path = target if target.startswith("/") else f"{head or '.'}/{target}"
@@ -329,6 +354,15 @@ class Workspace:
         except BaseException:
             _settle(made, undo=True)
             raise
+
+    def _require_writable(self, place: Place) -> None:
+        """Whoever locates a place is going to change it; closes it when that is denied."""
+        if self.restrictions is not None:
+            try:
+                self.restrictions.require_writable(self, place)
+            except BaseException:
+                os.close(place.parent)
+                raise
 
     def _parted(self, path: str) -> tuple[str, str]:
         """A path as its directory and its last name."""
@@ -427,6 +461,20 @@ class Workspace:
             return False
         return True
 
+    def real(self, fd: int, name: str = "") -> str:
+        """Where a file is now: relative to the root, or absolute and outside of it.
+
+        Args:
+            fd: of the file, or of the directory that it is in.
+            name: its name in the directory.
+        """
+        path = os.readlink(f"/proc/self/fd/{fd}").removesuffix(" (deleted)")
+        if name:
+            path = f"{path.rstrip('/')}/{name}"
+        if path == self.root:
+            return ""
+        return path.removeprefix(self._root)
+
     def key(self, fd: int, name: str = "") -> str:
         """What tells a file from others, by whatever path it was reached.
 
@@ -468,6 +516,9 @@ class Workspace:
     def failure(self, error: OSError, path: str) -> Failure:
         """The reply for an error that the kernel gave for `path`."""
         name = shown(path) or "."
+        if isinstance(error, Denied):
+            reason = f"{name} is not allowed: the rule {error.rule} denies it."
+            return Failure("PERMISSION_DENIED", reason, {"rule": error.rule})
         number = error.errno or 0
         if number == errno.EPERM and self._is_pipe(path):
             number = errno.ENXIO  # gVisor opens no FIFO of a directory of the host's

@@ -83,7 +83,7 @@ def most_data(op: str, arguments: Mapping[str, Any]) -> int:
     return _MOST.get(op, MAX_DATA)
 
 
-_MOST = {"list": MAX_RECORDS, "write": 0, "edit": 0, "stat": 0, "move": 0}
+_MOST = {"list": MAX_RECORDS, "write": 0, "edit": 0, "stat": 0, "move": 0, "resolve": 0, "restrict": 0}
 
 
 def _asked(arguments: Mapping[str, Any], name: str) -> int:
@@ -134,6 +134,27 @@ def _maybe_text(value: Any) -> bool:
 def _key(value: Any) -> bool:
     """Something to tell files apart by; an agent need not give it."""
     return value is None or value is _ABSENT or (_text(value) and len(value) <= MAX_KEY)
+
+
+_PLACE: Mapping[str, Test] = {
+    "path": _text,
+    "own": _text,
+    "state": lambda value: value in ("there", "missing", "outside", "unclear"),
+    "kind": lambda value: value in (None, "f", "d", "l", "o"),
+    "key": _key,
+    "shared": _flag,
+    "missing": _maybe_text,
+    "links": _texts,
+}
+
+
+def _places(value: Any) -> bool:
+    return type(value) is list and all(
+        type(place) is dict
+        and place.keys() == _PLACE.keys()
+        and all(is_right(place[name]) for name, is_right in _PLACE.items())
+        for place in value
+    )
 
 
 def _directory(value: Any) -> bool:
@@ -232,7 +253,12 @@ _SHAPES: dict[str, Shape] = {
         frozenset({"first_line"}),
     ),
     "move": Shape({}),
-    "stat": Shape({"key": _key}, frozenset({"exists", "type", "size", "hash"})),
+    "stat": Shape(
+        {"key": _key, "exists": _flag, "mark": _maybe_text},
+        frozenset({"type", "size", "hash"}),
+    ),
+    "restrict": Shape({}),
+    "resolve": Shape({"places": _places}),
     "list": Shape(
         {
             "total": _maybe_count,

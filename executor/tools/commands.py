@@ -5,16 +5,28 @@ from __future__ import annotations
 import codecs
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from executor.catalog import Keep
 from executor.errors import Code, ToolError
-from executor.model import Limits, Output, environment_faults, plain
+from executor.model import MOUNT, Limits, Output, environment_faults, plain
 from executor.results import Captured, Streams, show_streams, size_of, with_notices
-from executor.tool import Answer, Arguments, Context, OnOutput, Outcome, Positive, Raw, Text
+from executor.tool import (
+    Action,
+    Answer,
+    Arguments,
+    Context,
+    OnOutput,
+    Outcome,
+    Positive,
+    Raw,
+    RunsCode,
+    RunsCommand,
+    Text,
+)
 
 GRACE = 2.0
 """Seconds between TERM and KILL for a command that is ended."""
@@ -27,6 +39,11 @@ class RunCommand(Arguments):
     timeout_ms: Positive | None = Field(
         None, description="Timeout in milliseconds (default: {default})"
     )
+
+
+def runs_command(context: Context, given: RunCommand) -> Sequence[Action]:
+    """What `run_command` is going to do."""
+    return [RunsCommand(given.command)]
 
 
 async def run_command(context: Context, given: RunCommand) -> Outcome:
@@ -46,6 +63,13 @@ class RunCode(Arguments):
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
         None, description="Seconds, default: {default}"
     )
+
+
+def runs_code(context: Context, given: RunCode) -> Sequence[Action]:
+    """What `run_code` is going to do. Variables and arguments change what bash code means."""
+    if given.language == "bash" and not given.args and not given.env:
+        return [RunsCommand(given.code, MOUNT)]
+    return [RunsCode(given.language, given.code)]
 
 
 _INTERPRETERS = {"python": ("python3", ".py"), "bash": ("bash", ".sh")}

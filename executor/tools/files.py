@@ -27,7 +27,17 @@ from executor.results import (
     with_notices,
 )
 from executor.session import Reading
-from executor.tool import Answer, Arguments, Context, Outcome, Path, Positive, Text
+from executor.tool import (
+    Action,
+    Answer,
+    Arguments,
+    Context,
+    Outcome,
+    Path,
+    Positive,
+    Text,
+    Touches,
+)
 
 Encoding = Literal["utf-8", "base64"]
 
@@ -55,6 +65,11 @@ class ReadFile(Arguments):
     encoding: Encoding | None = Field(
         None, description="How to return the content: utf-8 (default) or base64 (whole file)"
     )
+
+
+def reads_file(context: Context, given: ReadFile) -> Sequence[Action]:
+    """What `read_file` is going to do."""
+    return [Touches(context.path(given.path), "read")]
 
 
 _FIRST_SECOND = datetime(1, 1, 1, tzinfo=UTC).timestamp()
@@ -202,6 +217,11 @@ class WriteFile(Arguments):
     create_dirs: bool | None = Field(
         None, alias="createDirs", description="Create missing parent directories (default: true)"
     )
+
+
+def writes_file(context: Context, given: WriteFile | EditFile) -> Sequence[Action]:
+    """What `write_file` and `edit_file` are going to do."""
+    return [Touches(context.path(given.path), "write")]
 
 
 def _file_path(context: Context, text: str) -> str:
@@ -370,6 +390,12 @@ class ListDirectory(Arguments):
     )
 
 
+def lists_directory(context: Context, given: ListDirectory) -> Sequence[Action]:
+    """What `list_directory` is going to do."""
+    deep = given.recursive is True or given.max_depth is not None
+    return [Touches(context.path(given.path or "."), "list", subtree=deep)]
+
+
 _TYPES = {"f": "file", "d": "directory", "l": "symlink", "L": "symlink", "o": "other"}
 
 
@@ -455,6 +481,11 @@ class DeleteFile(Arguments):
     )
 
 
+def deletes_file(context: Context, given: DeleteFile) -> Sequence[Action]:
+    """What `delete_file` is going to do."""
+    return [Touches(context.path(given.path), "delete", subtree=True)]
+
+
 async def delete_file(context: Context, given: DeleteFile) -> Outcome:
     """Delete a file or directory. A link is deleted itself, never what it points to."""
     path = context.path(given.path)
@@ -482,6 +513,16 @@ class MoveFile(Arguments):
     overwrite: bool | None = Field(
         None, description="Replace a file that is there (default: false)"
     )
+
+
+def moves_file(context: Context, given: MoveFile) -> Sequence[Action]:
+    """What `move_file` is going to do: what was in one place can be read in another."""
+    source, target = context.path(given.source), context.path(given.target)
+    return [
+        Touches(source, "read", subtree=True),
+        Touches(source, "delete", subtree=True),
+        Touches(target, "write", subtree=True),
+    ]
 
 
 async def move_file(context: Context, given: MoveFile) -> Outcome:

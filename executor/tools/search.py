@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import Field
@@ -16,7 +17,7 @@ from executor.results import (
     size_of,
     with_notices,
 )
-from executor.tool import Arguments, Context, Outcome, Path, Raw, Whole
+from executor.tool import Action, Arguments, Context, Outcome, Path, Raw, Touches, Whole
 
 MAX_PATHS = 1000
 DEFAULT_CONTEXT = 2
@@ -31,6 +32,11 @@ class Glob(Arguments):
 
     pattern: Raw = Field(description="Glob pattern to match")
     path: Path | None = Field(None, description="Base directory (default: worktree root)")
+
+
+def lists_names(context: Context, given: Glob) -> Sequence[Action]:
+    """What `glob` is going to do."""
+    return [Touches(context.path(given.path or "."), "list", subtree=True)]
 
 
 async def glob(context: Context, given: Glob) -> Outcome:
@@ -81,6 +87,11 @@ class Grep(Arguments):
     max_results: Annotated[int, Field(ge=1, le=MAX_MATCHES), Whole] | None = Field(
         None, description=f"Max matching lines to return (default: {MAX_MATCHES})"
     )
+
+
+def searches(context: Context, given: Grep) -> Sequence[Action]:
+    """What `grep` is going to do."""
+    return [Touches(context.path(given.path or "."), "read", subtree=True)]
 
 
 async def grep(context: Context, given: Grep) -> Outcome:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from executor.tool import Order
-from executor.tools import commands, files, planning, search
+from executor.tools import commands, consent, files, loops, planning, search
 from executor.toolsets.building import Shown
 
 NAME = "standard"
@@ -11,21 +11,89 @@ NAME = "standard"
 SAFE, LAST = Order.SAFE, Order.LAST
 
 TOOLS: tuple[Shown, ...] = (
-    Shown(name="read_file", arguments=files.ReadFile, run=files.read_file, order=SAFE),
-    Shown(name="write_file", arguments=files.WriteFile, run=files.write_file),
-    Shown(name="edit_file", arguments=files.EditFile, run=files.edit_file),
+    Shown(
+        name="read_file",
+        arguments=files.ReadFile,
+        run=files.read_file,
+        order=SAFE,
+        actions=files.reads_file,
+    ),
+    Shown(
+        name="write_file",
+        arguments=files.WriteFile,
+        run=files.write_file,
+        actions=files.writes_file,
+    ),
+    Shown(
+        name="edit_file",
+        arguments=files.EditFile,
+        run=files.edit_file,
+        actions=files.writes_file,
+    ),
     Shown(
         name="list_directory",
         arguments=files.ListDirectory,
         run=files.list_directory,
         order=SAFE,
+        actions=files.lists_directory,
     ),
-    Shown(name="delete_file", arguments=files.DeleteFile, run=files.delete_file),
-    Shown(name="move_file", arguments=files.MoveFile, run=files.move_file),
-    Shown(name="glob", arguments=search.Glob, run=search.glob, order=SAFE),
-    Shown(name="grep", arguments=search.Grep, run=search.grep, order=SAFE),
-    Shown(name="run_command", arguments=commands.RunCommand, run=commands.run_command),
-    Shown(name="run_code", arguments=commands.RunCode, run=commands.run_code),
+    Shown(
+        name="delete_file",
+        arguments=files.DeleteFile,
+        run=files.delete_file,
+        actions=files.deletes_file,
+    ),
+    Shown(
+        name="move_file",
+        arguments=files.MoveFile,
+        run=files.move_file,
+        actions=files.moves_file,
+    ),
+    Shown(
+        name="glob",
+        arguments=search.Glob,
+        run=search.glob,
+        order=SAFE,
+        actions=search.lists_names,
+    ),
+    Shown(
+        name="grep",
+        arguments=search.Grep,
+        run=search.grep,
+        order=SAFE,
+        actions=search.searches,
+    ),
+    Shown(
+        name="run_command",
+        arguments=commands.RunCommand,
+        run=commands.run_command,
+        actions=commands.runs_command,
+    ),
+    Shown(
+        name="run_code",
+        arguments=commands.RunCode,
+        run=commands.run_code,
+        actions=commands.runs_code,
+    ),
+    Shown(
+        name="query_loop",
+        arguments=loops.QueryLoop,
+        run=loops.query_loop,
+        order=SAFE,
+        unavailable=loops.alone,
+    ),
+    Shown(
+        name="share_data",
+        arguments=loops.ShareData,
+        run=loops.share_data,
+        unavailable=loops.alone,
+    ),
+    Shown(
+        name="ask_user_question",
+        arguments=consent.AskUserQuestion,
+        run=consent.ask_user_question,
+        order=Order.BARRIER,
+    ),
     Shown(name="todo_write", arguments=planning.TodoWrite, run=planning.todo_write),
     Shown(name="create_plan", arguments=planning.CreatePlan, run=planning.create_plan),
     Shown(name="create_spec", arguments=planning.CreateSpec, run=planning.create_spec),

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from executor.agent.files import OPERATIONS as FILES
 from executor.agent.operation import Command, Exit, Failure
+from executor.agent.restrictions import OPERATIONS as RESTRICTIONS
 from executor.agent.search import OPERATIONS as SEARCH
 from executor.agent.workspace import Workspace
 
 if TYPE_CHECKING:
     from executor.agent.operation import Reply, Steps
 
-OPERATIONS = {**FILES, **SEARCH}
+OPERATIONS = {**FILES, **SEARCH, **RESTRICTIONS}
 MAX_STEPS = 1_000_000
 
 
