@@ -1,15 +1,38 @@
-"""Turns "ask" into a decision."""
+"""Turns "ask" into a decision: what somebody is shown, and whoever decides."""
 
 from __future__ import annotations
 
+import asyncio
+import copy
+import difflib
 import hashlib
+import inspect
 import json
-from collections.abc import Mapping
-from typing import Any
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
 
-from executor.errors import Code, ToolError
-from executor.permissions import Judgement
-from executor.tool import Arguments, Context, Tool
+from executor.errors import Code, ConfigError, SandboxError, ToolError
+from executor.model import (
+    ApprovalAnswer,
+    ApprovalAnswered,
+    ApprovalRequest,
+    ApprovalRequested,
+    Question,
+    Remember,
+)
+from executor.permissions import Judgement, covers, is_host, is_path, parsed
+from executor.rules import Command, Rule, Rules
+from executor.tool import Arguments, Contacts, Context, RunsCode, RunsCommand, Tool, Touches
+
+DENIED = "User denied permission"
+MAX_DIFF = 128 << 10
+"""Bytes of a file, old or new, of which a difference is shown."""
+MAX_SHOWN = 4 << 20
+"""Characters of a request's `action`: a command can't be longer, a program's text is cut."""
+
+T = TypeVar("T")
 
 
 def fingerprint(tool: str, arguments: Mapping[str, Any]) -> str:
@@ -40,9 +63,407 @@ async def decide(
     Raises:
         ToolError: REJECTED; TIMEOUT; APPROVAL_REQUIRED, there is no one to ask.
     """
-    raise ToolError(
+    approver = context.loop.approver
+    if approver is None:
+        raise _nobody(tool, context, judgement)
+    request = await _request(tool, given, arguments, context, judgement)
+    context.tell(ApprovalRequested(request=request))
+    said = "it was cancelled"
+    answer: ApprovalAnswer | None = None
+    try:
+        answer = await _answered(approver.approve(request), request)
+        said = answer.reason or ""
+    except ToolError as error:
+        said = str(error)
+        raise
+    finally:
+        approved = answer is not None and answer.approved
+        told = ApprovalAnswered(request_id=request.id, approved=approved, reason=said or None)
+        context.tell(told)
+    if not answer.approved:
+        reason = f": {answer.reason}" if answer.reason else "."
+        raise ToolError(Code.REJECTED, f"{DENIED}{reason}", {"approval": request.id})
+    if answer.modified_arguments is not None:
+        return copy.deepcopy(dict(answer.modified_arguments))
+    if answer.remember is Remember.SESSION:
+        _remember(context, request.rules)
+    return None
+
+
+def _nobody(tool: Tool, context: Context, judgement: Judgement) -> ToolError:
+    if judgement.rule is not None:
+        mend = f"Only without the rule {judgement.rule} would it run unasked."
+    elif judgement.allowing:
+        mend = f"It would be allowed by the rule {' and '.join(judgement.allowing)}."
+    else:
+        mend = f"No rule but {tool.name}, for every call of it, would allow it."
+    return ToolError(
         Code.APPROVAL_REQUIRED,
-        f"{tool.name} needs approval ({judgement.reason}), and there is no one to ask. "
-        f"It would be allowed by the rule {' or '.join(judgement.allowing)}.",
+        f"{tool.name} needs approval ({judgement.reason.rstrip('.')}), and there is no one to "
+        f"ask. {mend}",
         {"mode": context.session.mode, "allowed_by": list(judgement.allowing)},
     )
+
+
+async def _answered(deciding: Awaitable[ApprovalAnswer], request: ApprovalRequest) -> Any:
+    """The answer, if one comes in time and is meant for this request.
+
+    Raises:
+        ToolError: REJECTED or TIMEOUT.
+    """
+    scope = asyncio.timeout(request.timeout)
+    try:
+        async with scope:
+            answer = await deciding
+    except ToolError:
+        raise
+    except Exception as error:
+        if scope.expired():
+            raise ToolError(
+                Code.TIMEOUT,
+                f"Nobody decided on {request.tool} within {request.timeout:g} s; nothing was run.",
+                {"approval": request.id},
+            ) from None
+        raise ToolError(
+            Code.REJECTED,
+            f"{DENIED}: who decides has failed ({type(error).__name__}); nothing was run.",
+            {"approval": request.id},
+        ) from error
+    if answer.arguments_hash not in (None, request.arguments_hash):
+        raise ToolError(
+            Code.REJECTED,
+            f"{DENIED}: the approval was given for other arguments; nothing was run.",
+            {"approval": request.id},
+        )
+    return answer
+
+
+def _remember(context: Context, rules: Iterable[str]) -> None:
+    for rule in rules:
+        context.session.rules = context.session.rules.allowing(rule)
+
+
+# ─── what is shown ──────────────────────────────────────────────────────────────────
+
+
+async def _request(
+    tool: Tool,
+    given: Mapping[str, Any],
+    arguments: Arguments,
+    context: Context,
+    judgement: Judgement,
+) -> ApprovalRequest:
+    description = given.get("description")
+    timeout = context.loop.approval_timeout
+    if context.time_left is not None:
+        timeout = min(timeout, context.time_left)
+    return ApprovalRequest(
+        id=f"approval-{secrets.token_hex(6)}",
+        step_id=context.call_id,
+        exec_id=context.loop.exec_id,
+        tool=tool.name,
+        # A copy: whoever decides must not be able to change what runs.
+        arguments=copy.deepcopy(dict(given)),
+        action=_action(tool, given, arguments, context),
+        description=description if isinstance(description, str) else None,
+        reason=judgement.reason,
+        diff=await _diff(given, context),
+        rules=judgement.allowing,
+        timeout=timeout,
+        arguments_hash=fingerprint(tool.name, given),
+    )
+
+
+def _action(tool: Tool, given: Mapping[str, Any], arguments: Arguments, context: Context) -> str:
+    """What the call does, whole: command lines, code, paths and hosts, one a line."""
+    lines: list[str] = []
+    for action in tool.actions(context, arguments):
+        match action:
+            case RunsCommand(text=text) | RunsCode(text=text):
+                lines.append(text)
+            case Touches(path=path):
+                lines.append(path or ".")
+            case Contacts(host=host, port=port):
+                lines.append(host if port is None else f"{host}:{port}")
+    if not lines:
+        lines.append(json.dumps(given, ensure_ascii=False, default=str))
+    return "\n".join(dict.fromkeys(lines))[:MAX_SHOWN]
+
+
+async def _diff(given: Mapping[str, Any], context: Context) -> str | None:
+    """What a change of a text file would change; None where it can't be shown."""
+    path = given.get("path", given.get("file_path"))
+    change = _change(given)
+    if not isinstance(path, str) or change is None:
+        return None
+    try:
+        place = context.path(path)
+        answer = await context.ask(
+            "read", {"path": place, "encoding": "base64", "max_raw_bytes": MAX_DIFF}
+        )
+        before = answer.data
+    except ToolError as error:
+        if error.code is not Code.FILE_NOT_FOUND:
+            return None
+        before = b""
+    except SandboxError:
+        return None
+    try:
+        old = before.decode()
+    except UnicodeDecodeError:
+        return None
+    new = change(old)
+    if new is None or len(new) > MAX_DIFF:
+        return None
+    # Beside the loop: two long files that have little in common take a while.
+    return await asyncio.to_thread(_unified, place, old, new)
+
+
+def _change(given: Mapping[str, Any]) -> Callable[[str], str | None] | None:
+    """What the arguments make of a text; None = they are of no change that is known."""
+    content, edits = given.get("content"), given.get("edits")
+    if isinstance(content, str) and given.get("encoding") in (None, "utf-8"):
+        return lambda text: content
+    if isinstance(edits, list):
+        steps = [(edit.get("old_str"), edit.get("new_str"), edit.get("replace_all"))
+                 for edit in edits if isinstance(edit, Mapping)]  # fmt: skip
+    else:
+        steps = [(given.get("old_string"), given.get("new_string"), given.get("replace_all"))]
+    if not steps or not all(isinstance(old, str) and isinstance(new, str) for old, new, _ in steps):
+        return None
+
+    def edited(text: str) -> str | None:
+        for old, new, everywhere in steps:
+            if not isinstance(old, str) or not isinstance(new, str) or old not in text:
+                return None
+            text = text.replace(old, new, -1 if everywhere is True else 1)
+        return text
+
+    return edited
+
+
+def _unified(path: str, old: str, new: str) -> str:
+    lines = difflib.unified_diff(
+        old.splitlines(), new.splitlines(), f"a/{path}", f"b/{path}", lineterm=""
+    )
+    return "\n".join(lines)
+
+
+# ─── who decides ────────────────────────────────────────────────────────────────────
+
+Decides: TypeAlias = Callable[
+    [ApprovalRequest], bool | ApprovalAnswer | Awaitable[bool | ApprovalAnswer]
+]
+Replies: TypeAlias = Callable[
+    [Sequence[Question]],
+    Mapping[str, Sequence[str]] | Awaitable[Mapping[str, Sequence[str]]],
+]
+
+
+async def _called(function: Callable[..., Any], argument: Any) -> Any:
+    """The result of a function that may be async; others run in a thread and may wait."""
+    if inspect.iscoroutinefunction(function):
+        return await function(argument)
+    result = await asyncio.to_thread(function, argument)
+    return await result if inspect.isawaitable(result) else result
+
+
+def _no_answers(questions: Sequence[Question]) -> ToolError:
+    return ToolError(
+        Code.APPROVAL_REQUIRED,
+        "There is no one to ask in this run. Decide by what you know, and say which assumption "
+        "you made.",
+    )
+
+
+class CallableApprover:
+    """A function decides.
+
+    Args:
+        decides: request → true, false, or an answer; async or not. One that is not async is
+            called in a thread.
+        replies: questions → answers; None = nobody answers questions.
+    """
+
+    def __init__(self, decides: Decides, replies: Replies | None = None) -> None:
+        self._decides = decides
+        self._replies = replies
+
+    async def approve(self, request: ApprovalRequest) -> ApprovalAnswer:
+        """See `Approver.approve`."""
+        answer = await _called(self._decides, request)
+        return (
+            answer if isinstance(answer, ApprovalAnswer) else ApprovalAnswer(approved=bool(answer))
+        )
+
+    async def answer(self, questions: Sequence[Question]) -> Mapping[str, Sequence[str]]:
+        """See `Approver.answer`."""
+        if self._replies is None:
+            raise _no_answers(questions)
+        answers: Mapping[str, Sequence[str]] = await _called(self._replies, questions)
+        return answers
+
+
+class PolicyApprover:
+    """Rules decide, for tests and for runs that nobody watches.
+
+    What a rule of `deny` names is refused, what one of `allow` names is approved, and so is
+    or is not all else. Patterns are compared with the text of the request: a command with
+    its parse, paths as they were given, hosts.
+
+    Args:
+        allow, deny: rules, as those of a loop.
+        otherwise: what is said where no rule speaks.
+        answers: question → the answers that are given to it.
+
+    Raises:
+        ConfigError: with every bad rule, named.
+    """
+
+    def __init__(
+        self,
+        allow: Iterable[str] = (),
+        deny: Iterable[str] = (),
+        *,
+        otherwise: bool = False,
+        answers: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        self._rules = Rules.parse(allow=allow, deny=deny)
+        self._otherwise = otherwise
+        self._answers = answers
+
+    async def approve(self, request: ApprovalRequest) -> ApprovalAnswer:
+        """See `Approver.approve`."""
+        for rules, approved in ((self._rules.deny, False), (self._rules.allow, True)):
+            for rule in rules:
+                if _speaks_of(rule, request):
+                    return ApprovalAnswer(approved=approved, reason=f"by the rule {rule.text}")
+        return ApprovalAnswer(approved=self._otherwise, reason="by default")
+
+    async def answer(self, questions: Sequence[Question]) -> Mapping[str, Sequence[str]]:
+        """See `Approver.answer`."""
+        if self._answers is None:
+            raise _no_answers(questions)
+        return self._answers
+
+
+def _speaks_of(rule: Rule, request: ApprovalRequest) -> bool:
+    if not rule.names(request.tool, request.tool):
+        return False
+    if rule.pattern is None:
+        return True
+    if rule.host is not None:
+        return is_host(rule.host, request.action.partition(":")[0])
+    command = request.arguments.get("command")
+    if isinstance(command, str):
+        try:
+            pattern = Command.parse(rule.pattern)
+        except ConfigError:
+            return False
+        script = parsed(command)
+        return script.fault is None and all(covers(pattern, one) for one in script.commands)
+    return all(is_path(rule.pattern, path) for path in request.action.split("\n"))
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionRequest:
+    """Questions that wait for answers.
+
+    Attributes:
+        id: an answer names it.
+        questions: of one call.
+    """
+
+    id: str
+    questions: tuple[Question, ...]
+
+
+class QueueApprover:
+    """Somebody elsewhere decides, in their own time: requests wait until they are answered.
+
+    Iterate over it to get requests as they come; answer each by its id, in any order. An
+    answer to a request that has ended, by its time, a cancellation or another answer, is
+    refused.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, tuple[Any, asyncio.Future[Any]]] = {}
+        self._news: asyncio.Queue[ApprovalRequest | QuestionRequest] = asyncio.Queue()
+        self._questions = 0
+
+    async def approve(self, request: ApprovalRequest) -> ApprovalAnswer:
+        """See `Approver.approve`."""
+        answer: ApprovalAnswer = await self._decided(request)
+        return answer
+
+    async def answer(self, questions: Sequence[Question]) -> Mapping[str, Sequence[str]]:
+        """See `Approver.answer`."""
+        self._questions += 1
+        request = QuestionRequest(f"question-{self._questions}", tuple(questions))
+        answers: Mapping[str, Sequence[str]] = await self._decided(request)
+        return answers
+
+    async def _decided(self, request: ApprovalRequest | QuestionRequest) -> Any:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting[request.id] = (request, future)
+        self._news.put_nowait(request)
+        try:
+            return await future
+        finally:
+            del self._waiting[request.id]
+
+    async def __aiter__(self) -> AsyncIterator[ApprovalRequest | QuestionRequest]:
+        """The requests, each once, as they come; those that have ended meanwhile are left out."""
+        while True:
+            request = await self._news.get()
+            if request.id in self._waiting:
+                yield request
+
+    def pending(self) -> tuple[ApprovalRequest | QuestionRequest, ...]:
+        """The requests that wait, in the order in which they came."""
+        return tuple(request for request, _ in self._waiting.values())
+
+    def decide(self, id: str, answer: ApprovalAnswer) -> None:
+        """Answer a request.
+
+        Args:
+            id: of the request.
+            answer: with the request's `arguments_hash`, or without any.
+
+        Raises:
+            LookupError: no such request waits: it never was, or it has ended.
+            ValueError: the answer is for other arguments; the request goes on waiting.
+        """
+        request, future = self._pending(id, ApprovalRequest)
+        if answer.arguments_hash not in (None, request.arguments_hash):
+            raise ValueError(f"{id}: the answer is for other arguments; look at the request again")
+        future.set_result(answer)
+
+    def reply(self, id: str, answers: Mapping[str, Sequence[str]]) -> None:
+        """Answer questions.
+
+        Args:
+            id: of the request.
+            answers: question → the labels chosen, or free text.
+
+        Raises:
+            LookupError: no such questions wait.
+        """
+        self._pending(id, QuestionRequest)[1].set_result(answers)
+
+    def expire(self, id: str) -> None:
+        """Let a request end as if its time were over.
+
+        Raises:
+            LookupError: no such request waits.
+        """
+        _, future = self._pending(id, ApprovalRequest | QuestionRequest)
+        future.set_exception(
+            ToolError(Code.TIMEOUT, "Nobody decided in time; nothing was run.", {"approval": id})
+        )
+
+    def _pending(self, id: str, kind: Any) -> tuple[Any, asyncio.Future[Any]]:
+        found = self._waiting.get(id)
+        if found is None or found[1].done() or not isinstance(found[0], kind):
+            raise LookupError(f"{id}: no such request waits for an answer; it may have ended")
+        return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from importlib import resources
 from pathlib import Path
@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from executor.errors import ConfigError
 from executor.model import Access, Limits, LoopSpec, plain
+from executor.rules import Rules
 
 Lane = Literal["no-net", "net", "heavy"]
 
@@ -122,6 +123,38 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
+class Permissions:
+    """What the catalog's `[permissions]` says of every loop.
+
+    Attributes:
+        allow, ask, deny: permission rules; see `executor.rules`.
+        timeout: seconds that somebody may take to decide.
+    """
+
+    allow: tuple[str, ...] = ()
+    ask: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    timeout: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class HookEntry:
+    """One of the catalog's `[[hooks]]`; see `executor.hooks.Hook`.
+
+    Attributes:
+        event: when it is called.
+        command: for `/bin/sh`, or a program and its arguments; run on this machine.
+        matcher: a tool's name or a regular expression; `*` = every tool.
+        timeout: seconds.
+    """
+
+    event: str
+    command: str | tuple[str, ...]
+    matcher: str = "*"
+    timeout: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
 class Catalog:
     """The whole catalog, checked.
 
@@ -131,6 +164,9 @@ class Catalog:
         loop_types: by name.
         loop: defaults of a run, as arguments of `LoopSpec` and `Limits`.
         controller: what the engine has to offer before a loop is opened.
+        permissions: rules for every loop; those of a loop's own come after them.
+        hooks: commands around each call, in order.
+        prompts: what a plan may ask for, in lower case → the rules that allow it.
     """
 
     tools: Mapping[str, ToolEntry]
@@ -138,6 +174,9 @@ class Catalog:
     loop_types: Mapping[str, LoopType]
     loop: Mapping[str, Any]
     controller: Policy = Policy()
+    permissions: Permissions = Permissions()
+    hooks: tuple[HookEntry, ...] = ()
+    prompts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def loop_spec(self, worktree: Path | str, **given: Any) -> LoopSpec:
         """A specification from the `[loop]` defaults; what is given and not None wins.
@@ -247,18 +286,41 @@ class _ControllerTable(_Table):
     apparmor_profile: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")] | None = None
 
 
+class _PermissionsTable(_Table):
+    allow: list[str] | None = None
+    ask: list[str] | None = None
+    deny: list[str] | None = None
+    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+
+class _HookTable(_Table):
+    event: Literal["PreToolUse", "PostToolUse", "PostToolUseFailure", "PostTools"]
+    command: str | list[str]
+    matcher: Annotated[str, Field(min_length=1)] | None = None
+    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+
 class _File(_Table):
     tools: dict[str, _ToolTable] = {}
     toolsets: dict[str, _ToolsetTable] = {}
     loop_types: dict[str, _LoopTypeTable] = {}
     loop: _LoopTable = _LoopTable()
     controller: _ControllerTable = _ControllerTable()
+    permissions: _PermissionsTable = _PermissionsTable()
+    hooks: list[_HookTable] = []
+    prompts: dict[str, _Names] = {}
 
 
 _TABLES: dict[str, type[_Table]] = {
     "tools": _ToolTable,
     "toolsets": _ToolsetTable,
     "loop_types": _LoopTypeTable,
+    "hooks": _HookTable,
+}
+_SINGLE: dict[str, type[_Table]] = {
+    "loop": _LoopTable,
+    "controller": _ControllerTable,
+    "permissions": _PermissionsTable,
 }
 
 
@@ -328,7 +390,24 @@ def _build(merged: Mapping[str, Any]) -> Catalog:
         },
         loop=merged["loop"],
         controller=Policy(**merged.get("controller", {})),
+        permissions=_permissions(merged.get("permissions", {})),
+        hooks=tuple(_hook(entry) for entry in merged.get("hooks", ())),
+        prompts={
+            text.strip().lower(): tuple(rules) for text, rules in merged.get("prompts", {}).items()
+        },
     )
+
+
+def _permissions(entry: Mapping[str, Any]) -> Permissions:
+    lists = {name: tuple(entry.get(name, ())) for name in ("allow", "ask", "deny")}
+    return Permissions(**lists, timeout=float(entry.get("timeout", 600)))
+
+
+def _hook(entry: Mapping[str, Any]) -> HookEntry:
+    command = entry["command"]
+    if not isinstance(command, str):
+        command = tuple(command)
+    return HookEntry(**{**entry, "command": command})
 
 
 def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -368,7 +447,7 @@ def _without(table: dict[str, Any], key: Sequence[str]) -> dict[str, Any]:
 
 def _key(location: Sequence[int | str]) -> str:
     parts = [str(part) for part in location]
-    if parts[-1] in ("int", "str", "float") and len(parts) > 1:
+    if parts[-1] in ("int", "str", "float", "list[str]") and len(parts) > 1:
         parts.pop()
     return ".".join(parts)
 
@@ -396,10 +475,8 @@ def _shape_fault(item: Any) -> str:
 def _known_keys(location: Sequence[int | str]) -> Iterable[str]:
     if len(location) == 1:
         return _File.model_fields
-    if location[0] == "loop":
-        return _LoopTable.model_fields
-    if location[0] == "controller":
-        return _ControllerTable.model_fields
+    if location[0] in _SINGLE:
+        return _SINGLE[str(location[0])].model_fields
     return _TABLES[str(location[0])].model_fields
 
 
@@ -475,6 +552,23 @@ def _sense_faults(merged: Mapping[str, Any], table: Mapping[str, Any], first: bo
                 )
     if first or "loop" in table:
         found += _loop_faults(merged)
+    return found + _rule_faults(table)
+
+
+def _rule_faults(table: Mapping[str, Any]) -> list[str]:
+    """Texts that are no rules. Whether their tools exist is known when a loop is opened."""
+    found: list[str] = []
+    lists = {
+        f"permissions.{name}": rules
+        for name, rules in table.get("permissions", {}).items()
+        if name != "timeout"
+    }
+    lists |= {f"prompts.{text}": rules for text, rules in table.get("prompts", {}).items()}
+    for key, rules in lists.items():
+        try:
+            Rules.parse(rules)
+        except ConfigError as error:
+            found += [f"{key}: {fault.removeprefix('allow: ')}" for fault in error.faults]
     return found
 
 

@@ -46,9 +46,9 @@ from executor.model import (
     Warned,
     plain,
 )
-from executor.permissions import Mode
+from executor.permissions import Mode, check_paths, check_patterns, restrictions
 from executor.pipeline import Answered, Emit, Pipeline
-from executor.rules import Rules
+from executor.rules import Rule, Rules
 from executor.sandbox import gate
 from executor.sandbox.box import Host, loop_quota, open_box
 from executor.sandbox.completion import to_completion
@@ -84,6 +84,8 @@ LANE = "no-net"
 """The lane of every box so far: they all have the same policy, no network."""
 OVERTIME = 3.0
 """Seconds that a call which is being ended may go on after the loop's time is over."""
+RESTRICT_TIMEOUT = 10.0
+"""Seconds that the agent may take to take up what the rules deny."""
 SWEEP_INTERVAL = 300.0
 """Seconds between two looks for what dead controllers left behind."""
 SWEEP_PATIENCE = 10.0
@@ -149,10 +151,11 @@ class Loop:
         self.spec = spec
         self.session = Session()
         self.session.mode = spec.mode
-        self.session.rules = Rules.parse(spec.allow, spec.ask, spec.deny)
+        self.session.rules = rules_of(spec, catalog, company.tools)
         self.registry: Registry = toolsets.registry(spec.toolset, catalog, spec.limits)
         for tool in company.tools:
             self.registry.register(tool)
+        check_patterns(self.session.rules, self.registry.all())
         kind = catalog.loop_types[spec.loop_type] if spec.loop_type is not None else None
         allowed = kind.tools if kind is not None else None
         self.pipeline = Pipeline(self.registry, allowed, spec.loop_type, company.hooks)
@@ -170,6 +173,8 @@ class Loop:
             seccomp=spec.seccomp,
             tenant=spec.tenant,
             approver=company.approver,
+            approval_timeout=catalog.permissions.timeout,
+            prompts=catalog.prompts,
             peers=member,
             leader=company.leader,
             text_only=spec.text_only,
@@ -584,6 +589,7 @@ class _Seat:
         self._users = 0
         self._idle: asyncio.TimerHandle | None = None
         self._giving_back: asyncio.Task[None] | None = None
+        self._restricted: tuple[Rule, ...] = ()
 
     @property
     def capabilities(self) -> dict[str, Any]:
@@ -611,6 +617,24 @@ class _Seat:
         """See `Box.ready`."""
         if self._box is None or self._box.error is not None:
             await self.open()
+        elif self._restricted is not self._session.rules.deny:
+            async with self._lock:
+                await self._restrict(self._box)
+
+    async def _restrict(self, box: OpenBox) -> None:
+        """Tell the agent what the rules deny to files; it looks at what it opens.
+
+        Raises:
+            SandboxError: it did not take it, so the box must not be used.
+        """
+        rules = self._session.rules
+        told = restrictions(rules)
+        if any(told.values()) or self._restricted:
+            try:
+                await box.request("restrict", told, timeout=RESTRICT_TIMEOUT)
+            except ToolError as error:
+                raise SandboxError(f"the agent did not take the loop's rules: {error}") from error
+        self._restricted = rules.deny
 
     async def request(
         self,
@@ -642,7 +666,14 @@ class _Seat:
             if box is not None:
                 error = await box.mourned()
                 await self._vacate(_Gone(str(error), is_lost=True))
-            self._box = box = await self._stack.enter_async_context(self._opener(self._spec))
+            box = await self._stack.enter_async_context(self._opener(self._spec))
+            try:
+                self._restricted = ()
+                await self._restrict(box)
+            except BaseException:
+                await self._leave()
+                raise
+            self._box = box
             if self._is_vacant:
                 self._is_vacant = False
                 self.replaced += 1
@@ -767,7 +798,8 @@ class Controller:
         self._host: Host | None = None
         self._progress = progress
         self._coordinator: Coordinator = coordinator or LocalCoordinator()
-        self._company = Company(tuple(tools), hooks or Hooks(), approver, leader)
+        before = Hooks.from_catalog(self.catalog.hooks)
+        self._company = Company(tuple(tools), before + (hooks or Hooks()), approver, leader)
         self._open: set[str] = set()
         self._stack = AsyncExitStack()
 
@@ -853,11 +885,38 @@ class Controller:
         if spec.mode not in set(Mode):
             faults.append(f"mode: there is no {spec.mode!r}; use one of {', '.join(Mode)}")
         try:
-            Rules.parse(spec.allow, spec.ask, spec.deny)
+            rules_of(spec, self.catalog, self._company.tools)
+        except ConfigError as error:
+            faults += error.faults
+        try:
+            self._company.hooks.check(_roots(spec))
         except ConfigError as error:
             faults += error.faults
         if faults:
             raise ConfigError(faults)
+
+
+def rules_of(spec: LoopSpec, catalog: Catalog, tools: Iterable[Tool] = ()) -> Rules:
+    """The rules of a loop: the catalog's, then its own.
+
+    Args:
+        spec: of the loop.
+        catalog: has rules for every loop, and those that a plan's prompts stand for.
+        tools: the host's own, which rules may name.
+
+    Raises:
+        ConfigError: with every bad rule, named.
+    """
+    known = toolsets.names(catalog)
+    for tool in tools:
+        known |= {tool.name: tool.canonical, tool.canonical: tool.canonical}
+    more = catalog.permissions
+    rules = Rules.parse(
+        [*more.allow, *spec.allow], [*more.ask, *spec.ask], [*more.deny, *spec.deny], known
+    )
+    Rules.parse([rule for prompted in catalog.prompts.values() for rule in prompted], known=known)
+    check_paths(rules)
+    return rules
 
 
 @contextlib.asynccontextmanager

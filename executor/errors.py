@@ -20,8 +20,8 @@ ExecutorError
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -60,16 +60,22 @@ class Code(StrEnum):
     INTERNAL = "INTERNAL"
 
 
-class CallCancelled(asyncio.CancelledError):
-    """A cancellation that carries what the call had come to.
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """What a call had come to when it was cancelled: an argument of its `CancelledError`.
+
+    That stays the plain class: `asyncio.timeout` takes no subclass of it for its own.
 
     Attributes:
-        partial: the agent's answer, or what a tool made of it.
+        value: the agent's answer, or what a tool made of it.
     """
 
-    def __init__(self, partial: Any) -> None:
-        self.partial = partial
-        super().__init__()
+    value: Any
+
+
+def partial_of(error: BaseException) -> Any:
+    """What the cancelled call had come to; None if that is not known."""
+    return next((arg.value for arg in error.args if isinstance(arg, Partial)), None)
 
 
 class ExecutorError(Exception):

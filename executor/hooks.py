@@ -1,12 +1,63 @@
-"""What the host wants to see or to stop: callables and commands around each call."""
+"""What the host wants to see or to stop: callables and commands around each call.
+
+Commands run on the host, so nothing of a box has a say in how: they come from the user's
+catalog or from Python, start in `/` with a fixed environment, and may not lie in the
+worktree. What a box sent reaches them as JSON on their input, and as nothing else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import asyncio
+import contextlib
+import inspect
+import json
+import os
+import re
+import shlex
+import signal
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
+from executor.catalog import HookEntry
+from executor.errors import Code, ConfigError, ToolError
+from executor.text import json_line, one_line
 from executor.tool import Context, Outcome, Tool
+
+TIMEOUT = 60.0
+"""Seconds that a hook may take."""
+ENDING_TIMEOUT = 5.0
+"""Seconds that it may take when the call was cancelled: somebody waits for its end."""
+MAX_OUTPUT = 64 << 10
+"""Bytes of each stream of a command that are looked at; the rest is dropped."""
+MAX_REASON = 4000
+"""Characters of a reason or a note for the model."""
+_LEFT_OVER = 0.2
+"""Seconds in which what a command left running may still write to its streams."""
+
+ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/",
+    "LANG": "C.UTF-8",
+}
+"""The whole environment of a command."""
+DIRECTORY = "/"
+"""Where commands start."""
+
+
+class HookEvent(StrEnum):
+    """When a hook is called."""
+
+    BEFORE = "PreToolUse"
+    """Before a call runs, after it was approved. May stop it or change its input."""
+    AFTER = "PostToolUse"
+    """After a call ran, whatever its command's exit code. May add a note for the model."""
+    AFTER_FAILURE = "PostToolUseFailure"
+    """After a call that ran failed as such: its time was over, its box was lost."""
+    AFTER_TURN = "PostTools"
+    """Once a turn, if a call that may have changed the worktree succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,31 +97,423 @@ class Use:
         )
 
 
-class Hooks:
-    """The hooks of one loop, in order."""
+@dataclass(frozen=True, slots=True)
+class Occasion:
+    """What a hook is told.
 
-    def __init__(self, hooks: Sequence[Any] = ()) -> None:
+    Attributes:
+        event: why it is called.
+        uses: the call; after a turn, its calls that may have changed the worktree.
+        outcome: what the call came to; None before it and after a failure.
+        error: why it failed; None otherwise.
+    """
+
+    event: HookEvent
+    uses: tuple[Use, ...]
+    outcome: Outcome | None = None
+    error: BaseException | None = None
+
+    @property
+    def use(self) -> Use:
+        """The call, or the first of the turn's."""
+        return self.uses[0]
+
+    def to_json(self) -> dict[str, Any]:
+        """The same for a command."""
+        use = self.use
+        told: dict[str, Any] = {
+            "hook_event_name": self.event.value,
+            "exec_id": use.exec_id,
+            "turn_id": use.turn_id,
+            "cwd": use.cwd,
+        }
+        if self.event is HookEvent.AFTER_TURN:
+            return told | {"tools": [_named(one) for one in self.uses]}
+        told |= _named(use)
+        if self.outcome is not None:
+            told["tool_response"] = {
+                "content": self.outcome.content,
+                "structured": self.outcome.structured,
+                "is_error": self.outcome.is_error,
+            }
+        if self.error is not None:
+            told["error"] = {"code": _code_of(self.error), "message": _message_of(self.error)}
+        return told
+
+
+def _named(use: Use) -> dict[str, Any]:
+    return {"tool_name": use.tool, "tool_input": dict(use.input), "call_id": use.call_id}
+
+
+def _code_of(error: BaseException) -> str:
+    if isinstance(error, asyncio.CancelledError):
+        return Code.CANCELLED
+    return str(getattr(error, "code", Code.INTERNAL))
+
+
+def _message_of(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a hook says. Saying nothing is None.
+
+    Attributes:
+        decision: `reject` stops the call; before a call only.
+        reason: for the model: why it was stopped, or after a call a note beside its result.
+        updated_input: arguments to run with instead; they are judged like any others.
+    """
+
+    decision: Literal["allow", "reject"] = "allow"
+    reason: str | None = None
+    updated_input: Mapping[str, Any] | None = None
+
+
+Called: TypeAlias = Callable[[Occasion], Reply | Awaitable[Reply | None] | None]
+
+
+class HookFailed(Exception):
+    """A hook gave no answer that can be used; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """One hook.
+
+    Attributes:
+        event: when it is called.
+        run: a callable, async or not; or a command: a text for `/bin/sh`, or a program and
+            its arguments.
+        matcher: a tool's name, canonical or shown, or a regular expression for all of it;
+            `*` is every tool.
+        timeout: seconds that it may take.
+
+    A command is told of the call by one line of JSON. Exit code 0: all is well, and what it
+    prints may be a JSON object with `decision` (`allow` or `reject`), `reason` and
+    `updated_input`. Exit code 2: rejected, for the reason on its standard error. Anything
+    else is a failure: before a call it stops the call, otherwise it is a warning.
+    """
+
+    event: HookEvent
+    run: Called | str | Sequence[str]
+    matcher: str = "*"
+    timeout: float = TIMEOUT
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        if callable(self.run):
+            return getattr(self.run, "__qualname__", repr(self.run))
+        text = self.run if isinstance(self.run, str) else shlex.join(self.run)
+        return one_line(text, 100)
+
+    def faults(self, roots: Iterable[str] = ()) -> list[str]:
+        """What is wrong with it, one sentence each.
+
+        Args:
+            roots: paths of the worktree on the host.
+        """
+        found: list[str] = []
+        if self.event not in set(HookEvent):
+            found.append(f"there is no event {self.event!r}; use one of {', '.join(HookEvent)}")
+        try:
+            re.compile(self.matcher)
+        except re.error as error:
+            if self.matcher != "*":
+                found.append(f"the matcher {self.matcher!r} is no regular expression: {error}")
+        if not 0 < self.timeout < float("inf"):
+            found.append(f"timeout is {self.timeout}; give more than 0 seconds")
+        if not callable(self.run):
+            found += _command_faults(self.run, roots)
+        return [f"hook {self.name}: {fault}" for fault in found]
+
+    def matches(self, use: Use) -> bool:
+        """Is it about this tool?"""
+        if self.matcher in ("*", "", use.tool, use.canonical):
+            return True
+        return any(re.fullmatch(self.matcher, name) for name in (use.tool, use.canonical))
+
+
+def _command_faults(command: str | Sequence[str], roots: Iterable[str]) -> list[str]:
+    """Commands that could not run, or that the loop itself could rewrite."""
+    if not command or not command[0].strip():
+        return ["the command is empty; give a program"]
+    text = command if isinstance(command, str) else "\n".join(command)
+    if "\0" in text:
+        return ["the command holds a NUL character"]
+    real = [os.path.realpath(root) for root in roots]
+    for word in re.findall(r"/[^\s'\"`$;|&<>()=:,]+", text):
+        if any(Path(os.path.realpath(word)).is_relative_to(root) for root in real):
+            return [
+                f"{word} lies in the worktree, where the loop can rewrite it, and would run on "
+                "this machine; keep it elsewhere"
+            ]
+    return []
+
+
+class Hooks:
+    """The hooks of one loop, called in order, one after the other.
+
+    Args:
+        hooks: in order.
+
+    Raises:
+        ConfigError: with everything that is wrong with one of them.
+    """
+
+    def __init__(self, hooks: Sequence[Hook] = ()) -> None:
         self._hooks = tuple(hooks)
+        self.check()
+
+    @classmethod
+    def from_catalog(cls, entries: Iterable[HookEntry]) -> Hooks:
+        """Those of the catalog's `[[hooks]]`.
+
+        Raises:
+            ConfigError: with everything that is wrong with one of them.
+        """
+        return cls(
+            [
+                Hook(HookEvent(entry.event), entry.command, entry.matcher, entry.timeout)
+                for entry in entries
+            ]
+        )
 
     def __bool__(self) -> bool:
         return bool(self._hooks)
 
+    def __add__(self, other: Hooks) -> Hooks:
+        """These, then the others."""
+        return Hooks((*self._hooks, *other._hooks))
+
+    def check(self, roots: Iterable[str] = ()) -> None:
+        """Look at them all.
+
+        Args:
+            roots: paths of the worktree on the host, where no command may lie.
+
+        Raises:
+            ConfigError: with everything that is wrong with one of them.
+        """
+        roots = tuple(roots)
+        faults = [fault for hook in self._hooks for fault in hook.faults(roots)]
+        if faults:
+            raise ConfigError(faults)
+
     async def before(self, use: Use) -> Mapping[str, Any] | None:
         """PreToolUse: other arguments for the call, or None.
+
+        Each hook sees what the ones before it made of the input. One that fails stops the
+        call: what it would have said is not known.
 
         Raises:
             ToolError: REJECTED, with the reason for the model.
         """
-        return None
+        given = use.input
+        for hook in self._for(HookEvent.BEFORE, use):
+            try:
+                reply = await _asked(hook, Occasion(HookEvent.BEFORE, (use,)))
+            except HookFailed as error:
+                raise ToolError(
+                    Code.REJECTED,
+                    f"{use.tool} was not run: a hook that has to agree failed ({error}).",
+                    {"hook": hook.name},
+                ) from error
+            if reply is None:
+                continue
+            if reply.decision == "reject":
+                reason = reply.reason or "no reason was given"
+                raise ToolError(
+                    Code.REJECTED,
+                    f"{use.tool} was not run: {reason[:MAX_REASON]}",
+                    {"hook": hook.name},
+                )
+            if reply.updated_input is not None:
+                use = replace(use, input=dict(reply.updated_input))
+        return None if use.input == given else use.input
 
     async def after(self, use: Use, outcome: Outcome) -> tuple[list[str], list[str]]:
         """PostToolUse → notes for the model, warnings for the host."""
-        return [], []
+        replies, warnings = await self._told(Occasion(HookEvent.AFTER, (use,), outcome))
+        notes = [reply.reason[:MAX_REASON] for reply in replies if reply.reason]
+        return notes, warnings
 
     async def after_failure(self, use: Use, error: BaseException) -> list[str]:
         """PostToolUseFailure → warnings for the host."""
-        return []
+        most = None if isinstance(error, Exception) else ENDING_TIMEOUT
+        occasion = Occasion(HookEvent.AFTER_FAILURE, (use,), error=error)
+        return (await self._told(occasion, most))[1]
 
     async def after_turn(self, uses: Sequence[Use]) -> list[str]:
         """PostTools, once a turn, after mutating calls that succeeded → warnings."""
-        return []
+        return (await self._told(Occasion(HookEvent.AFTER_TURN, tuple(uses))))[1]
+
+    def _for(self, event: HookEvent, *uses: Use) -> list[Hook]:
+        return [
+            hook for hook in self._hooks if hook.event == event and any(map(hook.matches, uses))
+        ]
+
+    async def _told(
+        self, occasion: Occasion, most: float | None = None
+    ) -> tuple[list[Reply], list[str]]:
+        """What hooks say to something that has happened, and which of them failed.
+
+        Args:
+            occasion: what has happened.
+            most: seconds that each may take, if less than it may otherwise.
+        """
+        replies: list[Reply] = []
+        warnings: list[str] = []
+        for hook in self._for(occasion.event, *occasion.uses):
+            timeout = hook.timeout if most is None else min(hook.timeout, most)
+            uses = tuple(filter(hook.matches, occasion.uses))
+            try:
+                reply = await _asked(replace(hook, timeout=timeout), replace(occasion, uses=uses))
+            except HookFailed as error:
+                warnings.append(f"the {occasion.event} hook {hook.name} failed: {error}")
+                continue
+            if reply is not None:
+                replies.append(reply)
+        return replies, warnings
+
+
+# ─── one hook ───────────────────────────────────────────────────────────────────────
+
+
+async def _asked(hook: Hook, occasion: Occasion) -> Reply | None:
+    """What the hook says.
+
+    Raises:
+        HookFailed: it gave no answer.
+    """
+    if not callable(hook.run):
+        return await _run(hook, occasion)
+    try:
+        async with asyncio.timeout(hook.timeout) as scope:
+            reply = await _call(hook.run, occasion)
+    except ToolError as error:
+        return Reply("reject", str(error))
+    except Exception as error:
+        if scope.expired():
+            raise HookFailed(f"no answer within {hook.timeout:g} s") from None
+        raise HookFailed(f"{type(error).__name__}: {one_line(str(error), 500)}") from error
+    if reply is not None and not isinstance(reply, Reply):
+        raise HookFailed(f"it returned {type(reply).__name__}; return a Reply or None")
+    return reply
+
+
+async def _call(function: Called, occasion: Occasion) -> Any:
+    """The result of a callable; one that is not async is called in a thread."""
+    if inspect.iscoroutinefunction(function):
+        return await function(occasion)
+    result = await asyncio.to_thread(function, occasion)
+    return await result if inspect.isawaitable(result) else result
+
+
+async def _run(hook: Hook, occasion: Occasion) -> Reply | None:
+    """What a command says.
+
+    Raises:
+        HookFailed: it could not be started, took too long, or ended badly.
+    """
+    assert not callable(hook.run)
+    argv = ["/bin/sh", "-c", hook.run] if isinstance(hook.run, str) else list(hook.run)
+    line = (json_line(occasion.to_json()) + "\n").encode("utf-8", "surrogatepass")
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=DIRECTORY,
+            env=ENVIRONMENT,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        raise HookFailed(f"it can't be started: {error}") from error
+    streams = [
+        asyncio.ensure_future(_capped(stream)) for stream in (process.stdout, process.stderr)
+    ]
+    writing = asyncio.ensure_future(_write(process.stdin, line))
+    try:
+        async with asyncio.timeout(hook.timeout):
+            await process.wait()
+        # What it left running may hold its streams open for ever.
+        await asyncio.wait(streams, timeout=_LEFT_OVER)
+    except TimeoutError:
+        raise HookFailed(f"no answer within {hook.timeout:g} s") from None
+    finally:
+        await _end(process, [*streams, writing])
+    out, err = (stream.result() if not stream.cancelled() else b"" for stream in streams)
+    return _reply(process.returncode, out, err)
+
+
+async def _end(process: asyncio.subprocess.Process, tasks: Sequence[asyncio.Future[Any]]) -> None:
+    """Leave nothing: the group is killed if its first process still runs."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _capped(stream: asyncio.StreamReader | None) -> bytes:
+    """The first bytes of a stream; the rest is read and dropped."""
+    assert stream is not None
+    kept = bytearray()
+    with contextlib.suppress(asyncio.CancelledError):
+        while data := await stream.read(1 << 16):
+            kept += data[: MAX_OUTPUT - len(kept)]
+    return bytes(kept)
+
+
+async def _write(stream: asyncio.StreamWriter | None, line: bytes) -> None:
+    """Give a command its input; it need not read it."""
+    assert stream is not None
+    with contextlib.suppress(ConnectionError):
+        stream.write(line)
+        await stream.drain()
+    stream.close()
+
+
+def _reply(code: int | None, out: bytes, err: bytes) -> Reply | None:
+    said = err.decode("utf-8", "replace").strip()
+    if code == 2:
+        return Reply("reject", said or None)
+    if code != 0:
+        end = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        raise HookFailed(f"{end}{': ' if said else ''}{one_line(said, 500)}")
+    text = out.decode("utf-8", "replace").strip()
+    if not text.startswith("{"):
+        return None
+    try:
+        return _parsed(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise HookFailed(
+            f"it printed JSON that can't be used: {one_line(str(error), 300)}"
+        ) from None
+
+
+_DECISIONS: dict[Any, Literal["allow", "reject"]] = {
+    **{None: "allow", "allow": "allow", "approve": "allow"},
+    **{"reject": "reject", "deny": "reject", "block": "reject"},
+}
+
+
+def _parsed(value: dict[str, Any]) -> Reply:
+    """A reply as a command writes it.
+
+    Raises:
+        ValueError: it is none.
+    """
+    decision, reason, updated = map(value.get, ("decision", "reason", "updated_input"))
+    if (decision is not None and not isinstance(decision, str)) or decision not in _DECISIONS:
+        raise ValueError(f"decision is {decision!r}; write allow or reject")
+    if reason is not None and not isinstance(reason, str):
+        raise ValueError("reason must be text")
+    if updated is not None and not isinstance(updated, dict):
+        raise ValueError("updated_input must be an object")
+    return Reply(_DECISIONS[decision], reason, updated)

@@ -174,16 +174,20 @@ class Pipeline:
         for _ in range(MAX_ROUNDS):
             _refuse_whole(tool, context)
             arguments = tool.parse(given)
+            context.judged = None
             judgement = await judge(tool, arguments, context)
             if judgement.verdict is Verdict.DENY:
                 raise _denied(tool, judgement)
-            fingerprint = approvals.fingerprint(tool.name, given)
-            if judgement.verdict is Verdict.ASK and approved != fingerprint:
-                modified = await approvals.decide(tool, given, arguments, context, judgement)
-                if modified is not None:
-                    given, approved = modified, approvals.fingerprint(tool.name, modified)
-                    continue
-                approved = fingerprint
+            if judgement.verdict is Verdict.ASK:
+                fingerprint = approvals.fingerprint(tool.name, given)
+                if approved != fingerprint:
+                    modified = await approvals.decide(tool, given, arguments, context, judgement)
+                    if modified is not None:
+                        given, approved = modified, approvals.fingerprint(tool.name, modified)
+                        continue
+                    approved = fingerprint
+            if not self.hooks:
+                return arguments, given
             replaced = await self.hooks.before(Use.of(tool, given, context))
             if replaced is None:
                 return arguments, given
@@ -214,7 +218,8 @@ class Pipeline:
 
 def _refuse_whole(tool: Tool, context: Context) -> None:
     """A deny rule for the whole tool comes before the look at its arguments."""
-    rule = context.session.rules.denies_whole(tool.name, tool.canonical)
+    rules = context.session.rules
+    rule = rules.denies_whole(tool.name, tool.canonical) if rules.deny else None
     if rule is not None:
         raise ToolError(
             Code.PERMISSION_DENIED,

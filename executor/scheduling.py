@@ -7,6 +7,7 @@ of the order in which the model made the calls.
 
 from __future__ import annotations
 
+import logging
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from typing import Any, TypeAlias
 from executor.errors import ToolError
 from executor.model import MOUNT, Access
 from executor.places import Place, State
+from executor.shell import Script, analyse, program_of
 from executor.tool import (
     Context,
     Order,
@@ -34,11 +36,18 @@ LOOKAHEAD = 100
 IGNORE_FILES = (".gitignore", ".ignore", ".rgignore", ".git/info/exclude")
 """What a search obeys, in every directory above the one that it looks at, too."""
 
+log = logging.getLogger(__name__)
+
 _HARMLESS = ("/usr/", "/bin/", "/sbin/", "/lib", "/opt/", "/etc/")
 """Places outside the worktree that no command of a box can change: its root is read-only."""
 _DEVICES = frozenset(
     f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty")
 ) | {"/dev/stdin", "/dev/stdout", "/dev/stderr"}
+
+_MAKES_NO_LINKS = frozenset(
+    ("cat", "chmod", "echo", "grep", "head", "mkdir", "printf", "rm", "rmdir", "sed", "sort")
+) | {"tail", "tee", "touch", "tr", "true", "truncate", "wc"}
+"""Programs that write and make no links, so that all they write is where it was before."""
 
 
 # ─── what a call touches ────────────────────────────────────────────────────────────
@@ -102,7 +111,8 @@ class Intent:
     @property
     def paths(self) -> tuple[str, ...]:
         """Everything that has to be looked up to know the effects."""
-        return tuple(touch.path for touch in (*self.touches, *self.operands))
+        touched = (touch.path for touch in (*self.touches, *self.operands))
+        return (*touched, *self.directories)
 
     @property
     def writes_somewhere(self) -> bool:
@@ -131,11 +141,17 @@ def intent_of(tool: Tool, arguments: Any, context: Context) -> Intent:
     if tool.actions is no_actions:
         return _undeclared(tool)
     try:
-        actions = tool.actions(context, arguments)
+        return _declared(tool, arguments, context)
     except ToolError:
         return Intent(Order.SAFE)  # the tool will refuse it for the same reason
     except Exception:
+        # A fault in what a tool declares costs the call its company, and nothing else.
+        log.exception("what a call of %r is going to do can't be told", tool.name)
         return Intent(tool.order, reads_all=True, writes_all=True)
+
+
+def _declared(tool: Tool, arguments: Any, context: Context) -> Intent:
+    actions = tool.actions(context, arguments)
     intent = Intent(tool.order, tuple(a for a in actions if isinstance(a, Touches)))
     for action in actions:
         if isinstance(action, RunsCode):
@@ -154,13 +170,12 @@ def _undeclared(tool: Tool) -> Intent:
 
 def _with_command(intent: Intent, action: RunsCommand, cwd: str) -> Intent:
     """The intent, and what the command line does."""
-    from executor.shell import analyse
-
     directory = action.cwd or cwd
     script = analyse(action.text, directory)
     if script.changes_directory and action.cwd is None:
         return replace(intent, order=Order.BARRIER, reads_all=True, writes_all=True)
     is_safe = script.is_read_only
+    is_unclear = not is_safe and _may_write_through_own_links(script)
     operands = [Touches(worktree_name(path), "read") for path in script.reads or ()]
     if not is_safe:
         operands += [Touches(worktree_name(path), "write") for path in script.writes or ()]
@@ -172,8 +187,16 @@ def _with_command(intent: Intent, action: RunsCommand, cwd: str) -> Intent:
         intent.touches,
         (*intent.operands, *operands),
         (*intent.directories, worktree_name(directory)),
-        reads_all=intent.reads_all or script.reads is None,
-        writes_all=intent.writes_all or (script.writes is None and not is_safe),
+        reads_all=intent.reads_all or is_unclear or script.reads is None,
+        writes_all=intent.writes_all or is_unclear or (script.writes is None and not is_safe),
+    )
+
+
+def _may_write_through_own_links(script: Script) -> bool:
+    """Whether one of its commands may make a link that another one follows."""
+    commands = [simple for simple in script.commands if not simple.is_read_only]
+    return len(script.commands) > 1 and any(
+        program_of(simple.words) not in _MAKES_NO_LINKS for simple in commands if simple.words
     )
 
 
@@ -195,10 +218,13 @@ def effects_of(intent: Intent, places: Mapping[str, Place] | None) -> Effects:
             need not be compared.
     """
     found = _Found(intent)
+    places = places or {}
     for touch in intent.touches:
-        found.add_touch(touch, places.get(touch.path) if places is not None else None)
+        found.add_touch(touch, places.get(touch.path))
     for touch in intent.operands:
-        found.add_operand(touch, places.get(touch.path) if places is not None else None)
+        found.add_operand(touch, places.get(touch.path))
+    for path in intent.directories:
+        found.add_directory(path, places.get(path))
     return found.effects()
 
 
@@ -207,7 +233,7 @@ class _Found:
 
     def __init__(self, intent: Intent) -> None:
         self._order = intent.order
-        self._reads = {Area(path) for path in intent.directories}
+        self._reads: set[Area] = set()
         self._writes: set[Area] = set()
         self._reads_all = intent.reads_all
         self._writes_all = intent.writes_all
@@ -257,6 +283,11 @@ class _Found:
         else:
             self._write(place, subtree=True)
             self._reshapes = True
+
+    def add_directory(self, path: str, place: Place | None) -> None:
+        """Where a command starts."""
+        self._reads.update(map(Area, place.links if place is not None else ()))
+        self._reads.add(Area(path if place is None else place.path))
 
     def _read(self, place: Place, *, subtree: bool) -> None:
         self._reads.update(map(Area, place.links))

@@ -345,6 +345,7 @@ class Surroundings:
         seccomp: profile of system calls of its box.
         tenant: whose loop it is.
         approver: who decides and answers; None = nobody can be asked.
+        approval_timeout: seconds that a decision may take.
         peers: the other loops; None = there are none.
         spill: keeps long outputs; None = they are not kept.
         agents: starts subagents; None = there are none.
@@ -366,6 +367,7 @@ class Surroundings:
     seccomp: str = "standard"
     tenant: str = "default"
     approver: Approver | None = None
+    approval_timeout: float = 600.0
     peers: Peers | None = None
     spill: Spill | None = None
     agents: Agents | None = None
@@ -397,6 +399,7 @@ class Context:
         turn_id: the same for all calls of one turn.
         tool: name of the tool as the model calls it.
         grant: allows what a rule names until the loop ends; raises ConfigError on a bad rule.
+        judged: path → the agent's mark of what was there when the call was judged.
     """
 
     call_id: str
@@ -407,6 +410,20 @@ class Context:
     turn_id: str = ""
     tool: str = ""
     grant: Callable[[str], None] | None = None
+    judged: dict[str, str] | None = None
+
+    def judge(self, path: str, mark: str) -> None:
+        """Note what a judgement rests on: what was at a path; empty = nothing."""
+        self.judged = {**(self.judged or {}), path: mark}
+
+    def bound(self, path: str) -> dict[str, str]:
+        """Arguments that bind a `write` or `move` to what the call was judged by.
+
+        The agent refuses it with CONFLICT if something else is at the path by then.
+        """
+        if self.judged is None or path not in self.judged:
+            return {}
+        return {"judged": self.judged[path]}
 
     def tell(self, event: Event) -> None:
         """Tell whoever listens."""

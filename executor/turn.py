@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from executor import results
-from executor.errors import CallCancelled, Code, SandboxError, ToolError
+from executor.errors import Code, SandboxError, ToolError, partial_of
 from executor.model import Call, CallStarted, Event, Finished, Output, Warned
 from executor.pipeline import Answered, Emit
 from executor.places import Place, resolved
@@ -211,9 +211,10 @@ class Turn:
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if position in self._withdrawn:
-                partial = error.partial if isinstance(error, CallCancelled) else None
                 milliseconds = (time.perf_counter() - began) * 1000
-                self._found[position] = _cancelled(call, "while it ran", partial, milliseconds)
+                self._found[position] = _cancelled(
+                    call, "while it ran", partial_of(error), milliseconds
+                )
             elif task is not None and not task.cancelling():
                 raise RuntimeError("the tool cancelled itself") from error
             raise

@@ -19,7 +19,7 @@ from executor.permissions import Mode, Verdict, decide
 from executor.pipeline import Pipeline
 from executor.sandbox.box import Sandbox
 from executor.session import Session
-from executor.tool import Answer, OnOutput, Order, Registry, Surroundings, Tool
+from executor.tool import Answer, OnOutput, Registry, Surroundings, Tool
 from tests.scripted import open_scripted_box
 from tests.test_catalog import TEXT
 
@@ -396,10 +396,17 @@ def test_complete_task_is_remembered() -> None:
     assert result.duration_ms > 0
 
 
-def test_orders_of_calls() -> None:
-    """Readers are safe, changes are not, complete_task is last; what fails anyway is safe."""
-    pipeline = Pipeline(toolsets.registry("standard", load()))
-    names = ("read_file", "grep", "edit_file", "run_command", "complete_task", "nope")
-    orders = [pipeline.order(Call("1", name, {})) for name in names]
-    safe, unsafe, last = Order.SAFE, Order.UNSAFE, Order.LAST
-    assert orders == [safe, safe, unsafe, unsafe, last, safe]
+def test_what_is_foreseen_of_calls() -> None:
+    """A call that will be refused for its name or its arguments is not foreseen."""
+    pipeline = Pipeline(toolsets.registry("standard", load()), allowed={"read_file"})
+    given = {"path": "a"}
+    found = pipeline.foreseen(Call("1", "read_file", given))
+    assert found is not None
+    assert (found[0].name, found[1].model_dump()["path"]) == ("read_file", "a")
+    for call in (
+        Call("1", "read_file", {}),
+        Call("1", "read_file", {**given, "colour": "red"}),
+        Call("1", "list_directory", given),
+        Call("1", "nope", given),
+    ):
+        assert pipeline.foreseen(call) is None

@@ -315,6 +315,7 @@ def write(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps
         parents = arguments.get("create_dirs", True)
         with workspace.locate(path, follow=True, make_parents=parents) as place:
             found = place.status()
+            _require_judged(found, path, arguments.get("judged"))
             if found is None:
                 yield from _save(place, path, body, None)
             else:
@@ -606,10 +607,10 @@ def _move(workspace: Workspace, arguments: dict[str, Any]) -> Reply:
             workspace.locate(target, follow=False, make_parents=True) as new,
         ):
             there = new.status()
+            _require_judged(there, target, arguments.get("judged"))
             if there is not None:
                 workspace.require_free(there, target)
                 _require_other(old, new, moved, there)
-                _require_expected(there, target, arguments.get("expect"))
                 _require_replaceable(moved, there, target, arguments.get("overwrite", False))
             try:
                 _rename(old, new, moved, there)
@@ -626,10 +627,20 @@ def _require_other(old: Place, new: Place, moved: os.stat_result, there: os.stat
         raise Failure("INVALID_ARGUMENTS", "from and to are the same; nothing was moved.")
 
 
-def _require_expected(there: os.stat_result, target: str, expect: str | None) -> None:
-    """Refuse to replace another file than the one that somebody has agreed to lose."""
-    if expect is not None and mark(there) != expect:
-        raise _changed(target)
+def _require_judged(there: os.stat_result | None, path: str, judged: str | None) -> None:
+    """Refuse to lose anything else than what the host has judged the change by.
+
+    Args:
+        there: what is at the path.
+        path: for the message.
+        judged: the mark of what was there; empty = nothing, None = it does not matter.
+    """
+    if judged is None or judged == ("" if there is None else mark(there)):
+        return
+    what = "appeared" if not judged else "changed" if there is not None else "went away"
+    raise Failure(
+        "CONFLICT", f"{shown(path)} {what} while the call was judged; make the call again."
+    )
 
 
 def _is_of_target(error: OSError, new: Place) -> bool:

@@ -128,9 +128,7 @@ def _take(parsed: Parsed, name: str, arguments: Sequence[Word], at: int) -> int:
     return 1
 
 
-def _long(
-    table: Options, parsed: Parsed, word: Word, arguments: Sequence[Word], at: int
-) -> int:
+def _long(table: Options, parsed: Parsed, word: Word, arguments: Sequence[Word], at: int) -> int:
     name, mark, _ = word.prefix[2:].partition("=")
     if word.text is None and not mark:
         parsed.is_known = False
@@ -149,9 +147,7 @@ def _long(
     return 0
 
 
-def _short(
-    table: Options, parsed: Parsed, word: Word, arguments: Sequence[Word], at: int
-) -> int:
+def _short(table: Options, parsed: Parsed, word: Word, arguments: Sequence[Word], at: int) -> int:
     letters = word.prefix[1:]
     if table.numbers and letters.isascii() and letters.isdigit() and word.text is not None:
         return 0

@@ -49,7 +49,9 @@ class Program:
         operands = parsed.operands
         if self.most is not None and len(operands) > self.most:
             return ANYTHING
-        if self.most is not None and any(word.splits or word.under is not None for word in operands):
+        if self.most is not None and any(
+            word.splits or word.under is not None for word in operands
+        ):
             return ANYTHING  # a glob or a variable may be more than one word
         read: tuple[Word, ...] | None = self._read(parsed)
         # A free program's unknown option may take the next word: that is among the operands.
@@ -248,7 +250,13 @@ def _grep(arguments: Arguments) -> Effect:
 
 
 def _date(arguments: Arguments) -> Effect:
-    table = options("uRI", "dr", "utc universal rfc-email iso-8601 debug", "date rfc-3339 reference", files="r reference")
+    table = options(
+        "uRI",
+        "dr",
+        "utc universal rfc-email iso-8601 debug",
+        "date rfc-3339 reference",
+        files="r reference",
+    )
     parsed = parse(table, arguments)
     if not (parsed.is_known and parsed.is_certain):
         return ANYTHING
@@ -281,8 +289,12 @@ def tested(arguments: Arguments) -> tuple[Word, ...]:
     return tuple(found)
 
 
+def _may_split(word: Word) -> bool:
+    return word.splits and not word.is_number
+
+
 def _test(arguments: Arguments) -> Effect:
-    if any(word.text in ("-v", "-R") or word.splits for word in arguments):
+    if any(word.text in ("-v", "-R") or _may_split(word) for word in arguments):
         if any(word.text is None or "[" in word.text[:-1] for word in arguments):
             return ANYTHING  # a variable's subscript may run commands
     found = tested(arguments)
@@ -317,7 +329,9 @@ def _awk(arguments: Arguments) -> Effect:
         return ANYTHING
     script, *files = parsed.operands
     text = script.text
-    if text is None or any(mark in text for mark in ("|", ">", "@", "system", "getline", "ARGV", "\\", "/inet")):
+    if text is None or any(
+        mark in text for mark in ("|", ">", "@", "system", "getline", "ARGV", "\\", "/inet")
+    ):
         return ANYTHING
     return Effect(tuple(word for word in files if "=" not in (word.text or "")), is_read_only=True)
 
@@ -401,7 +415,9 @@ def _writes(table: Options, first: int = 0) -> Callable[[Arguments], Effect]:
 
     def effect(arguments: Arguments) -> Effect:
         parsed = parse(table, arguments)
-        if not (parsed.is_known and parsed.is_certain):
+        # A file that a glob matches may look like an option, but none of these names another.
+        doubtful = [word for word in arguments if word.text is None and word.may_be_option]
+        if not parsed.is_known or any(word.splits or word.under is None for word in doubtful):
             return ANYTHING
         operands = tuple(parsed.operands[first:])
         if any(word.splits for word in parsed.operands[:first]):
@@ -462,7 +478,10 @@ def _tar(arguments: Arguments) -> Effect:
     if words and words[0].text and not words[0].text.startswith("-"):
         words[0] = known("-" + words[0].text)
     table = options(
-        "xctvzjJpkmohaSUl", "fC", "extract create list verbose gzip bzip2 xz zstd auto-compress", "file directory exclude strip-components"
+        "xctvzjJpkmohaSUl",
+        "fC",
+        "extract create list verbose gzip bzip2 xz zstd auto-compress",
+        "file directory exclude strip-components",
     )
     # tar's options don't end at the first operand, and -C holds for what follows only.
     parsed = parse(table, words)

@@ -71,10 +71,11 @@ def effect(arguments: Sequence[Word]) -> Effect:
 
 
 def _editing(arguments: Sequence[Word]) -> Effect:
-    """`sed -i`, with a suffix or without."""
-    words = [word for word in arguments if not (word.text or "").startswith(("-i.", "--in-place="))]
-    parsed = parse(_EDITING, words)
-    if not (parsed.is_known and parsed.is_certain):
+    """`sed -i`: writes its files. A suffix makes it write others beside them."""
+    parsed = parse(_EDITING, arguments)
+    if not (parsed.is_known and parsed.is_certain) or parsed.given(frozenset(("in-place",))):
+        return ANYTHING
+    if any(_SUFFIXED.match(word.text or "") for word in arguments):
         return ANYTHING
     scripts = parsed.given(frozenset(("e", "expression")))
     files = parsed.operands
@@ -82,6 +83,7 @@ def _editing(arguments: Sequence[Word]) -> Effect:
         scripts, files = files[:1], files[1:]
     if not scripts or not all(word.text is not None and only_prints(word.text) for word in scripts):
         return ANYTHING
-    suffixed = len(words) < len(arguments)
-    # A backup is written beside each file, under a name of the suffix's making.
-    return Effect(tuple(files), (), None if suffixed else tuple(files))
+    return Effect(tuple(files), (), tuple(files))
+
+
+_SUFFIXED = re.compile(r"-[nErsuz]*i.")

@@ -9,7 +9,7 @@ from executor.shell.syntax import Source
 from executor.shell.values import NotUnderstood, Word
 from executor.shell.words import ASSIGNMENT, BLANK, Node, Reader, finished
 
-_REDIRECT = re.compile(r"(\d+)?(&>>|&>|<<<|<<-|<<|<>|<&|>>|>\||>&|<(?!\()|>(?!\())")
+_REDIRECT = re.compile(r"(?:&>>|&>|(?:\d+)?(?:<<<|<<-|<<|<>|<&|>>|>\||>&|<(?!\()|>(?!\()))")
 _NAMED_DESCRIPTOR = re.compile(r"\{[A-Za-z_]\w*\}(?=[<>])", re.ASCII)
 _BASH_ONLY = frozenset(("&>", "&>>", "<<<"))
 
@@ -150,7 +150,7 @@ def _redirect(
 ) -> int:
     match = _REDIRECT.match(text, at, end)
     assert match is not None
-    operator = match[2]
+    operator = match[0].lstrip("0123456789")
     if reader.posix and operator in _BASH_ONLY:
         raise NotUnderstood(f"sh does not know {operator}")
     blank = BLANK.match(text, match.end(), end)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -29,6 +30,21 @@ _HARMLESS_VARIABLES = frozenset(
 """Variables that change how a read-only program prints, never what it runs or writes."""
 
 
+SHELL_VARIABLES = frozenset(("BASH_ENV", "ENV", "PS4", "SHELLOPTS", "BASHOPTS", "PROMPT_COMMAND"))
+"""What a shell runs, or how it reads, by the value of a variable."""
+
+_OWN = re.compile(
+    r"(?!LD_|GIT_|BASH|PATH$|IFS$|ENV$|HOME$|SHELL$|PS\d$|PROMPT|CDPATH$|GLOBIGNORE$|POSIX"
+    r"|TMPDIR$|RIPGREP|GREP_|LESS|PAGER$|EDITOR$|VISUAL$|XDG_|LOCPATH$|NLSPATH$|GCONV|MALLOC"
+    r"|GLIBC|AWK|MAGIC$|EXECIGNORE$|SSH_|PYTHON|NODE_|PERL|RUBY|TERMINFO|TREE|JQ|_$)"
+)
+
+
+def is_own_variable(name: str) -> bool:
+    """A variable of the line's own: no program that only reads looks at it."""
+    return _OWN.match(name) is not None
+
+
 class NotUnderstood(Exception):
     """A part of the line whose meaning can't be told; the text says why."""
 
@@ -51,6 +67,8 @@ class Simple:
         lists: those of `reads` of which only names and states are seen, no contents.
         is_sure: false for the best guess at what a wrapper runs when its own options can't
             be known; then a command whose program is unknown stands beside it.
+        redirected: those of `writes` that the shell itself opens, by redirects: a rule that
+            allows the program does not speak of them.
     """
 
     words: tuple[str | None, ...]
@@ -61,6 +79,7 @@ class Simple:
     is_read_only: bool
     lists: frozenset[str] = NOTHING
     is_sure: bool = True
+    redirected: Paths = NOTHING
 
     @property
     def alters(self) -> tuple[str, ...]:

@@ -33,10 +33,12 @@ _OPERATOR = re.compile(r":?[-=?+]|##?|%%?|//?[#%]?|\^\^?|,,?|:")
 _SEQUENCE = re.compile(r"(?:-?\d{1,9}|[A-Za-z])\.\.(?:-?\d{1,9}|[A-Za-z])(?:\.\.-?\d{1,9})?")
 _MOST_ALTERNATIVES = 64
 _NUMBERS = frozenset("#?$!-")
+_UNKNOWN = frozenset(("", "\0", "\0\0"))
 
 Unit: TypeAlias = tuple[str, bool]
 """A character and whether it was quoted. `""` for the character = something unknown, which
-may become several words where it is not quoted. `\\0` = an unknown number."""
+may become several words where it is not quoted. `\\0` = an unknown number; two of them = one
+or no word."""
 
 
 @dataclass(slots=True)
@@ -65,6 +67,7 @@ class Reader:
         nodes: where substitutions, expansions and arrays begin.
         visit: is given the commands of each substitution, in order.
         variable: value of a variable that is known; None = it is not.
+        is_number: whether a variable holds a number or nothing.
         used: is told each name in an arithmetic expression.
         assigned: is told each name that an expansion assigns to.
         posix: as sh reads it, where that differs from bash: not understood.
@@ -74,6 +77,7 @@ class Reader:
     nodes: Mapping[int, Node]
     visit: Callable[[Node], None]
     variable: Callable[[str], str | None]
+    is_number: Callable[[str], bool]
     used: Callable[[str], None]
     assigned: Callable[[str], None]
     posix: bool = False
@@ -105,7 +109,9 @@ class Reader:
             elif character in "\\'\"$`":
                 at = self._quoting(scanned, at, end)
             else:
-                scanned.add(character, quoted=False)
+                # A tilde counts at the start only, and `""~` does not start with it.
+                is_literal = character == "~" and at != start and self.source[at - 1] != "="
+                scanned.add(character, quoted=is_literal)
                 at += 1
         return scanned, at
 
@@ -174,7 +180,7 @@ class Reader:
                 scanned.add(character, quoted=True)
                 at += 1
         texts = [text for text, _ in scanned.units]
-        return None if "" in texts or "\0" in texts else "".join(texts)
+        return None if not _UNKNOWN.isdisjoint(texts) else "".join(texts)
 
     # ─── what begins with a dollar ──────────────────────────────────────────────────
 
@@ -216,7 +222,9 @@ class Reader:
 
     def _value(self, scanned: Scanned, name: str, *, quoted: bool) -> None:
         value = self.variable(name)
-        if value is None or (not quoted and re.search(r"[\s*?\[\\]", value)):
+        if value is None and self.is_number(name):
+            scanned.units.append(("\0" if quoted else "\0\0", quoted))
+        elif value is None or (not quoted and re.search(r"[\s*?\[\\]", value)):
             scanned.units.append(("", quoted))
         else:
             scanned.add(value, quoted=True)
@@ -305,6 +313,9 @@ class Reader:
         inner = Scanned()
         while at < close:
             character = self.source[at]
+            if quoted and character == "\\" and self.source[at + 1] != "\n":
+                at += 2
+                continue
             if character in "{}" or (character in "\\'\"" and quoted):
                 raise NotUnderstood("quotes or braces within an expansion ${ }")
             if character in "<>" and self.source[at + 1 : at + 2] == "(":
@@ -344,9 +355,9 @@ class Reader:
             raise NotUnderstood("arithmetic whose brackets don't match")
 
     def _arithmetic_dollar(self, at: int, end: int) -> int:
-        match = re.compile(r"\$\{(#)?([A-Za-z_]\w*)(\[@\])?\}|\$([A-Za-z_]\w*|[#?$])", re.ASCII).match(
-            self.source, at, end
-        )
+        match = re.compile(
+            r"\$\{(#)?([A-Za-z_]\w*)(\[@\])?\}|\$([A-Za-z_]\w*|[#?$])", re.ASCII
+        ).match(self.source, at, end)
         if match is not None:
             name = match[2] or match[4]
             if not match[1] and name not in _NUMBERS:
@@ -437,7 +448,15 @@ def finished(scanned: Scanned, home: str | None, *, expand: bool = True) -> list
         # A sequence of letters or digits: no slash and no dash in front can come of it.
         under = prefix[: prefix.rfind("/") + 1] if ".." not in prefix.split("/") else None
         tail = "".join(text for text, _ in units[opening:])
-        return [Word(None, _text(prefix), False, None if "/" in tail else _text(under), is_number=not prefix and tail.endswith("}"))]
+        return [
+            Word(
+                None,
+                _text(prefix),
+                False,
+                None if "/" in tail else _text(under),
+                is_number=not prefix and tail.endswith("}"),
+            )
+        ]
     return [Word(None, "", splits=True)]
 
 
@@ -460,7 +479,7 @@ def _braces(units: list[Unit]) -> list[list[Unit]] | None:
         if close is None or ("{", False) in units[at + 1 : close]:
             return None
         inner = units[at + 1 : close]
-        if ("", False) in inner or ("", True) in inner or at and units[at - 1] == ("$", False):
+        if ("", False) in inner or ("", True) in inner or (at and units[at - 1] == ("$", False)):
             return None
         parts = _split(inner)
         if len(parts) == 1:
@@ -488,23 +507,33 @@ def _split(units: list[Unit]) -> list[list[Unit]]:
 def _finished(units: list[Unit], home: str | None, is_plain: bool) -> Word:
     if units and units[0] == ("~", False):
         units = _tilde(units, home)
-    unknown = next((n for n, (text, _) in enumerate(units) if text in ("", "\0")), None)
+    unknown = next((n for n, (text, _) in enumerate(units) if text in _UNKNOWN), None)
     glob = next((n for n, unit in enumerate(units) if unit in _GLOBS), None)
+    if glob is not None and units[glob][0] == "[" and not _is_pattern(units, glob):
+        glob = None
     if unknown is None and glob is None:
         text = _text("".join(text for text, _ in units))
         return Word(text, text, is_plain=is_plain)
     first = min(n for n in (unknown, glob) if n is not None)
     prefix = "".join(text for text, _ in units[:first])
-    splits = ("", False) in units
-    is_number = not splits and all(text == "\0" or text.isdigit() for text, _ in units)
+    is_number = all(text.strip("\0").isdigit() or "\0" in text for text, _ in units)
+    is_unsplit = ("", False) not in units
+    splits = not is_unsplit or ("\0\0", False) in units
     under = None
-    only_numbers = ("", True) not in units and not splits
+    only_numbers = ("", True) not in units and is_unsplit
     tail = "".join(text for text, _ in units[first:])
     if only_numbers and ".." not in tail.split("/"):
         # A number or a glob can't lead out of the directory that stands before it.
         under = prefix[: prefix.rfind("/") + 1]
     # Even a number could be negative: an option.
     return Word(None, _text(prefix), splits, _text(under), is_number)
+
+
+def _is_pattern(units: list[Unit], glob: int) -> bool:
+    """Whether there is more to a pattern than a bracket that is never closed."""
+    later = units[glob + 1 :]
+    closes = any(text == "]" for text, _ in later)
+    return closes or any(unit in _GLOBS and unit[0] != "[" for unit in later)
 
 
 _GLOBS = frozenset((("*", False), ("?", False), ("[", False)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import codecs
 import re
 import time
@@ -11,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from executor.catalog import Keep
-from executor.errors import Code, ToolError
+from executor.errors import Code, Partial, ToolError, partial_of
 from executor.model import MOUNT, Limits, Output, environment_faults, plain
 from executor.results import Captured, Streams, show_streams, size_of, with_notices
 from executor.tool import (
@@ -150,9 +151,15 @@ async def _run(
         "tail": budget - head,
         "stream": context.emit is not None,
     }
-    answer = await context.loop.box.request(
-        "run", full, body, timeout=timeout, on_output=_live(context)
-    )
+    try:
+        answer = await context.loop.box.request(
+            "run", full, body, timeout=timeout, on_output=_live(context)
+        )
+    except asyncio.CancelledError as error:
+        partial = partial_of(error)
+        if partial is not None:
+            error.args = (Partial(_outcome(context, partial, timeout)),)
+        raise
     return answer, timeout
 
 
@@ -180,7 +187,7 @@ def _outcome(context: Context, answer: Answer, timeout: float, **more: Any) -> O
     context.session.cwd = value["cwd"]
     stdout, stderr = _captured(answer)
     entry = context.entry
-    failed = value["timed_out"] or value["exit_code"] != 0
+    failed = value["timed_out"] or value.get("cancelled") is True or value["exit_code"] != 0
     causes = _causes(value, timeout, context.loop.limits) if failed else []
     notes = [str(note) for note in value["notes"]]
     notes += _hints(context.loop.seccomp, answer.data, failed=failed)
@@ -277,6 +284,8 @@ def _causes(value: dict[str, Any], timeout: float, limits: Limits) -> list[str]:
     causes: list[str] = []
     if value["timed_out"]:
         causes.append(f"Command timed out after {round(timeout * 1000)}ms")
+    elif value.get("cancelled") is True:
+        causes.append("Command cancelled")
     elif value["exit_code"] is not None:
         causes.append(f"Exit code: {value['exit_code']}")
     else:
@@ -290,6 +299,8 @@ def _causes(value: dict[str, Any], timeout: float, limits: Limits) -> list[str]:
 def _code(value: dict[str, Any]) -> Code:
     if value["timed_out"]:
         return Code.TIMEOUT
+    if value.get("cancelled") is True:
+        return Code.CANCELLED
     limit = _LIMITS.get(value["limit"])
     return limit[0] if limit is not None else Code.EXECUTION_ERROR
 

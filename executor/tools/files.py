@@ -249,6 +249,7 @@ async def write_file(context: Context, given: WriteFile) -> Outcome:
             "path": path,
             "create_dirs": given.create_dirs is not False,
             "keep_bom": is_text,
+            **context.bound(path),
         }
         try:
             answer = await _change(context, "write", arguments, body, _hash_if_whole)
@@ -533,7 +534,7 @@ async def move_file(context: Context, given: MoveFile) -> Outcome:
             await locks.enter_async_context(context.session.lock(path))
         slash = "/" if given.target.endswith("/") and target else ""
         arguments = {"from": source, "to": target + slash, "overwrite": given.overwrite is True}
-        await context.ask("move", arguments)
+        await context.ask("move", {**arguments, **context.bound(target)})
         context.session.move(source, target)
     return Outcome(
         f"Moved {shown_name(source)} to {shown_name(target)}", {"from": source, "to": target}

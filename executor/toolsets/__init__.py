@@ -11,6 +11,14 @@ from executor.toolsets.building import Shown, build
 _TOOLSETS: dict[str, tuple[Shown, ...]] = {standard.NAME: standard.TOOLS}
 
 
+def names(catalog: Catalog) -> dict[str, str]:
+    """Every name of a tool in any toolset → its canonical name, as permission rules use them."""
+    shown = {
+        item.name: item.canonical or item.name for tools in _TOOLSETS.values() for item in tools
+    }
+    return {**shown, **{name: name for name in catalog.tools}}
+
+
 def registry(toolset: str, catalog: Catalog, limits: Limits | None = None) -> Registry:
     """The tools of a toolset, in the order in which the model sees them.
 

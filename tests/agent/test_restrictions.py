@@ -251,14 +251,25 @@ def test_a_directory_is_deleted_but_for_what_is_denied(tree: Tree) -> None:
     assert sorted(path.name for path in (tree.path / "vault").iterdir()) == ["key"]
 
 
-def test_a_move_replaces_what_was_agreed_to(tree: Tree) -> None:
-    """With the mark of the file that may be lost, another one in its place is a conflict."""
-    mark = tree.call("stat", path=".env", follow=False)[0]["mark"]
-    arguments = {"from": "a/b.txt", "to": ".env", "overwrite": True, "expect": mark}
+def mark(tree: Tree, path: str) -> str:
+    """What is at a path now, as `judged` wants it."""
+    return tree.call("stat", path=path, follow=False)[0]["mark"] or ""
+
+
+def test_a_change_loses_what_it_was_judged_by(tree: Tree) -> None:
+    """With the mark of what may be lost, anything else in its place is a conflict."""
+    move = {"from": "a/b.txt", "to": ".env", "overwrite": True, "judged": mark(tree, ".env")}
+    write = {"path": ".env", "judged": mark(tree, ".env")}
     (tree.path / ".env").write_text("other")
-    assert tree.failure("move", **arguments).code == "CONFLICT"
-    arguments["expect"] = tree.call("stat", path=".env", follow=False)[0]["mark"]
-    tree.call("move", **arguments)
+    for op, arguments in (("move", move), ("write", write)):
+        known = {"expect": tree.hash(".env")} if op == "write" else {}
+        for judged in ("", arguments["judged"]):
+            failure = tree.failure(op, b"x", **{**arguments, **known, "judged": judged})
+            assert failure.code == "CONFLICT", failure.message
+    gone = tree.failure("write", b"x", path="new", judged=write["judged"])
+    assert (gone.code, "went away" in gone.message) == ("CONFLICT", True)
+    tree.call("write", b"x", path="new", judged="")
+    tree.call("move", **{**move, "judged": mark(tree, ".env")})
     assert (tree.path / ".env").read_text() == "KEY=2\n"
 
 

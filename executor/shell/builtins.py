@@ -1,0 +1,250 @@
+"""Builtins of the shell: what they do to the shell itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from executor.shell.effects import Text
+from executor.shell.values import NotUnderstood, Word
+
+Arguments = Sequence[Word]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a builtin does.
+
+    Attributes:
+        is_read_only: nothing outlasts the shell, and nothing unknown is run.
+        is_known: it writes no file.
+        reads: operands that it reads; None = anything.
+        moves: the shell's directory changes.
+        target: to this one; None = not known.
+        ends: the shell ends.
+        texts: what it runs as a text of the shell.
+        doubtful: variables that it gives values that can't be known.
+        taints: it may change any variable.
+    """
+
+    is_read_only: bool = False
+    is_known: bool = True
+    reads: tuple[Word, ...] | None = ()
+    moves: bool = False
+    target: Word | None = None
+    ends: bool = False
+    texts: tuple[Text, ...] = ()
+    doubtful: frozenset[str] = frozenset()
+    taints: bool = False
+
+
+def _cd(arguments: Arguments, posix: bool) -> Changes:
+    words = list(arguments)
+    while words and words[0].text in ("-L", "-P", "-e", "--"):
+        words.pop(0)
+    target = words[0] if len(words) == 1 and not words[0].splits else None
+    if not words:
+        return Changes(True, moves=True)
+    return Changes(True, moves=True, target=target)
+
+
+def _stack(arguments: Arguments, posix: bool) -> Changes:
+    return Changes(True, moves=True)
+
+
+def _exit(arguments: Arguments, posix: bool) -> Changes:
+    ends = not arguments or (len(arguments) == 1 and re.fullmatch(r"\d+", arguments[0].text or ""))
+    return Changes(True, ends=bool(ends))
+
+
+def _eval(arguments: Arguments, posix: bool) -> Changes:
+    texts = [word.text for word in arguments if word.text != "--"]
+    if not texts:
+        return Changes(True)
+    text = None if None in texts else " ".join(text or "" for text in texts)
+    return Changes(text is not None, texts=(Text(text, posix, here=True),), taints=text is None)
+
+
+def _source(arguments: Arguments, posix: bool) -> Changes:
+    unknown = Text(None, posix, here=True)
+    return Changes(False, False, None, moves=True, texts=(unknown,), taints=True)
+
+
+def _trap(arguments: Arguments, posix: bool) -> Changes:
+    words = [word for word in arguments if word.text != "--"]
+    if not words or words[0].text in ("-", "", "-l", "-p"):
+        return Changes(True)
+    return Changes(words[0].text is not None, texts=(Text(words[0].text, posix, here=True),))
+
+
+def _alias(arguments: Arguments, posix: bool) -> Changes:
+    if any(word.text is None or "=" in word.text for word in arguments):
+        raise NotUnderstood("an alias is defined, by which any word may become another")
+    return Changes(True)
+
+
+_SET = re.compile(r"[-+][eufx]+|[-+][euf]*o")
+_SET_NAMES = ("pipefail", "errexit", "nounset", "noglob", "xtrace")
+_SHOPT_NAMES = ("nullglob", "globstar", "dotglob", "failglob", "nocaseglob", "inherit_errexit")
+
+
+def _set(arguments: Arguments, posix: bool) -> Changes:
+    at = 0
+    while at < len(arguments):
+        text = arguments[at].text
+        if text is None or not _SET.fullmatch(text):
+            if text == "--":
+                return Changes(True)
+            if text is None or text[:1] in ("-", "+"):
+                raise NotUnderstood("set changes how the shell reads")
+            return Changes(True)
+        if text.endswith("o"):
+            at += 1
+            if at < len(arguments) and arguments[at].text not in _SET_NAMES:
+                raise NotUnderstood("set changes how the shell reads")
+        at += 1
+    return Changes(True)
+
+
+def _shopt(arguments: Arguments, posix: bool) -> Changes:
+    for word in arguments:
+        if word.text not in ("-s", "-u", "-q", "-p", *_SHOPT_NAMES):
+            raise NotUnderstood("shopt changes how the shell reads")
+    return Changes(True)
+
+
+def _subscripts(arguments: Arguments) -> None:
+    """Names with a subscript: the shell evaluates it, which may run commands.
+
+    Raises:
+        NotUnderstood: there is one, or there may be.
+    """
+    for word in arguments:
+        if word.text is None and "=" not in word.prefix:
+            raise NotUnderstood("a variable is named by a text that can't be known")
+        name = (word.text if word.text is not None else word.prefix).partition("=")[0]
+        if "[" in name:
+            raise NotUnderstood("a variable is named with a subscript")
+
+
+def _variables(arguments: Arguments, posix: bool) -> Changes:
+    """`export` and the like; values were looked at as assignments."""
+    _subscripts(arguments)
+    options = [word.text or "" for word in arguments if word.prefix.startswith("-")]
+    if any(re.search(r"[nif]", option) for option in options):
+        if any("i" in option or "n" in option for option in options):
+            raise NotUnderstood("a variable that stands for another or is evaluated")
+    return Changes(not any("f" in option for option in options))
+
+
+def _unset(arguments: Arguments, posix: bool) -> Changes:
+    _subscripts(arguments)
+    return Changes(True)
+
+
+_READ_VALUED = "dnNptiua"
+
+
+def _read(arguments: Arguments, posix: bool) -> Changes:
+    _subscripts(arguments)
+    names = frozenset(word.text or "" for word in arguments if not word.prefix.startswith("-"))
+    edits = any(re.match(r"-\w*e", word.prefix) for word in arguments)
+    return Changes(not edits, doubtful=names | {"REPLY"})
+
+
+def _mapfile(arguments: Arguments, posix: bool) -> Changes:
+    _subscripts(arguments)
+    texts = [
+        Text(following.text, posix, here=True)
+        for word, following in zip(arguments, arguments[1:], strict=False)
+        if (word.text or "").startswith("-C")
+    ]
+    if any(re.match(r"-\w*C.", word.text or "") for word in arguments):
+        raise NotUnderstood("mapfile runs a text")
+    names = frozenset(word.text or "" for word in arguments if not word.prefix.startswith("-"))
+    return Changes(False, texts=tuple(texts), doubtful=names | {"MAPFILE"})
+
+
+def _getopts(arguments: Arguments, posix: bool) -> Changes:
+    _subscripts(arguments[1:2])
+    names = frozenset(word.text or "" for word in arguments[1:2])
+    return Changes(True, doubtful=names | {"OPTARG"})
+
+
+def _printf(arguments: Arguments, posix: bool) -> Changes | None:
+    first = arguments[0] if arguments else None
+    if first is None or not first.may_be_option or first.text in ("--", "-"):
+        return None
+    if first.text is None and not first.prefix and not first.splits and first.under is None:
+        return None if len(arguments) == 1 else _unclear()
+    if first.text == "-v" and len(arguments) > 1:
+        _subscripts(arguments[1:2])
+        return Changes(False, doubtful=frozenset((arguments[1].text or "",)))
+    return _unclear() if first.text is None or first.text.startswith("-v") else None
+
+
+def _unclear() -> Changes:
+    raise NotUnderstood("printf may set a variable whose name can't be known")
+
+
+def _let(arguments: Arguments, posix: bool) -> Changes:
+    raise NotUnderstood("let evaluates a text; write (( ))")
+
+
+def _may_split(word: Word) -> bool:
+    return word.splits and not word.is_number
+
+
+def _test(arguments: Arguments, posix: bool) -> Changes | None:
+    if any(word.text in ("-v", "-R") or _may_split(word) for word in arguments):
+        if any(word.text is None or "[" in word.text for word in arguments):
+            raise NotUnderstood("a test that may be of a variable's subscript")
+    return None
+
+
+def _enable(arguments: Arguments, posix: bool) -> Changes:
+    return Changes(False, False, None)
+
+
+def _plain(arguments: Arguments, posix: bool) -> Changes:
+    return Changes(True)
+
+
+def _unknown(arguments: Arguments, posix: bool) -> Changes:
+    raise NotUnderstood("a builtin that changes how commands are found")
+
+
+Builtin = Callable[[Arguments, bool], Changes | None]
+
+BUILTINS: dict[str, Builtin] = {
+    "cd": _cd,
+    "pushd": _stack,
+    "popd": _stack,
+    "exit": _exit,
+    "eval": _eval,
+    "source": _source,
+    ".": _source,
+    "trap": _trap,
+    "alias": _alias,
+    "set": _set,
+    "shopt": _shopt,
+    "unset": _unset,
+    "read": _read,
+    "mapfile": _mapfile,
+    "readarray": _mapfile,
+    "getopts": _getopts,
+    "printf": _printf,
+    "let": _let,
+    "test": _test,
+    "[": _test,
+    "enable": _enable,
+    "hash": _unknown,
+    "complete": _enable,
+    "bind": _enable,
+    "fc": _unknown,
+    "history": _enable,
+    **{name: _variables for name in ("export", "declare", "typeset", "local", "readonly")},
+    **{name: _plain for name in ("return", "break", "continue", "shift", "wait", "jobs")},
+}
+"""Builtins that are more than a program. None = it is like one, after all."""
