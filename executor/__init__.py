@@ -1,5 +1,6 @@
 """A sandbox for coding-agent loops: every tool call runs in the loop's own container."""
 
+from executor.approvals import CallableApprover, PolicyApprover, QuestionRequest, QueueApprover
 from executor.catalog import Catalog
 from executor.controller import Controller, Loop
 from executor.errors import (
@@ -15,8 +16,11 @@ from executor.errors import (
     SandboxUnavailable,
     ToolError,
 )
+from executor.hooks import Hook, HookEvent, Hooks, Occasion, Reply, Use
 from executor.model import (
     Access,
+    ApprovalAnswer,
+    ApprovalRequest,
     Call,
     CallStarted,
     Event,
@@ -26,18 +30,24 @@ from executor.model import (
     Limits,
     LoopSpec,
     Output,
+    Question,
+    Remember,
     Result,
     TaskCompleted,
 )
 from executor.permissions import Mode
 from executor.settings import Settings
-from executor.tool import Registry, Tool
+from executor.tool import Approver, Registry, Tool
 
 __all__ = [
     "Access",
     "AgentLost",
+    "ApprovalAnswer",
+    "ApprovalRequest",
+    "Approver",
     "Call",
     "CallStarted",
+    "CallableApprover",
     "Catalog",
     "Code",
     "ConfigError",
@@ -47,6 +57,9 @@ __all__ = [
     "Event",
     "ExecutorError",
     "Finished",
+    "Hook",
+    "HookEvent",
+    "Hooks",
     "ImageNotFound",
     "LaneLost",
     "LaneOpened",
@@ -54,9 +67,16 @@ __all__ = [
     "Loop",
     "LoopSpec",
     "Mode",
+    "Occasion",
     "Output",
+    "PolicyApprover",
     "ProtocolError",
+    "Question",
+    "QuestionRequest",
+    "QueueApprover",
     "Registry",
+    "Remember",
+    "Reply",
     "Result",
     "SandboxError",
     "SandboxUnavailable",
@@ -64,4 +84,5 @@ __all__ = [
     "TaskCompleted",
     "Tool",
     "ToolError",
+    "Use",
 ]

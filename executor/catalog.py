@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from importlib import resources
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from executor.errors import ConfigError
-from executor.model import Access, Limits, LoopSpec, plain
+from executor.model import Access, Limits, LoopSpec, parse_size, plain
 from executor.rules import Rules
 
 Lane = Literal["no-net", "net", "heavy"]
@@ -44,6 +44,14 @@ class Keep(StrEnum):
     BOTH = "both"
 
 
+class Unit(StrEnum):
+    """What the limit of an output counts."""
+
+    BYTES = "bytes"
+    """Of UTF-8."""
+    CHARACTERS = "characters"
+
+
 @dataclass(frozen=True, slots=True)
 class ToolEntry:
     """What the catalog says about one tool.
@@ -52,11 +60,13 @@ class ToolEntry:
         lane: the kind of sandbox that the tool is meant for.
         access: what it touches.
         timeout_ms: milliseconds that a call may take; for commands the default.
-        max_output_bytes: UTF-8 bytes of output that the model is shown.
+        max_output_bytes: UTF-8 bytes of output that the model is shown; characters where
+            `unit` says so.
         max_timeout_ms: milliseconds; the largest timeout that a call may ask for.
         keep: which part of a longer output stays.
         description: replaces the tool's own text.
         enabled: False takes the tool away.
+        unit: what the limit of the output counts; a toolset says it.
     """
 
     lane: Lane
@@ -67,6 +77,7 @@ class ToolEntry:
     keep: Keep = Keep.START
     description: str | None = None
     enabled: bool = True
+    unit: Unit = Unit.BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +91,14 @@ class ToolsetEntry:
             of the loop is announced, or as long as the loop is open.
         base: the toolset of ours that a user's own is made of; None = it is one of ours.
         tools: canonical names of the tools that it shows; None = all of its base.
+        reach: which files its tools take: those of the worktree, of what was added to the
+            loop and of spilled results; or all of the box (see `executor.paths`).
+        relative_to: where a relative path of a file begins: at the worktree's root, or where
+            the last command ended.
+        shown: how paths of the worktree are shown: without the root, or with `/workspace`.
+        unit: what the limits of its outputs count.
+        limits: canonical name of a tool → how much of its output is shown; where it has none,
+            the tool's own limit in `unit`.
     """
 
     line_separator: str
@@ -87,6 +106,21 @@ class ToolsetEntry:
     reads: Literal["iteration", "loop"] = "iteration"
     base: str | None = None
     tools: tuple[str, ...] | None = None
+    reach: Literal["worktree", "box"] = "worktree"
+    relative_to: Literal["root", "cwd"] = "root"
+    shown: Literal["relative", "absolute"] = "relative"
+    unit: Unit = Unit.BYTES
+    limits: Mapping[str, int] = field(default_factory=dict)
+
+    def limited(self, name: str, entry: ToolEntry) -> ToolEntry:
+        """What the catalog says about a tool, with the limit that it has in this toolset.
+
+        Args:
+            name: the tool's canonical name.
+            entry: of the tool.
+        """
+        size = self.limits.get(name, entry.max_output_bytes)
+        return replace(entry, max_output_bytes=size, unit=self.unit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +189,21 @@ class HookEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class SpillLimits:
+    """How much is kept of outputs that are too long for the model.
+
+    Attributes:
+        call_bytes: of one output.
+        loop_bytes: of all outputs of one loop; the oldest makes room for the newest.
+        files: how many there are at a time.
+    """
+
+    call_bytes: int = 32 << 20
+    loop_bytes: int = 256 << 20
+    files: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
 class Catalog:
     """The whole catalog, checked.
 
@@ -167,6 +216,7 @@ class Catalog:
         permissions: rules for every loop; those of a loop's own come after them.
         hooks: commands around each call, in order.
         prompts: what a plan may ask for, in lower case → the rules that allow it.
+        spill: how much is kept of long outputs.
     """
 
     tools: Mapping[str, ToolEntry]
@@ -177,6 +227,7 @@ class Catalog:
     permissions: Permissions = Permissions()
     hooks: tuple[HookEntry, ...] = ()
     prompts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    spill: SpillLimits = SpillLimits()
 
     def loop_spec(self, worktree: Path | str, **given: Any) -> LoopSpec:
         """A specification from the `[loop]` defaults; what is given and not None wins.
@@ -190,6 +241,7 @@ class Catalog:
             **self.loop.get("environment", {}),
             **(given.get("environment") or {}),
         }
+        values["add_dirs"] = tuple(values.get("add_dirs", ()))
         limits = {name: values.pop(name) for name in _LIMIT_NAMES & values.keys()}
         return LoopSpec(worktree=worktree, limits=Limits(**limits), **values)
 
@@ -248,6 +300,11 @@ class _ToolsetTable(_Table):
     line_separator: Annotated[str, Field(min_length=1, max_length=8)] | None = None
     merge_stderr: bool | None = None
     reads: Literal["iteration", "loop"] | None = None
+    reach: Literal["worktree", "box"] | None = None
+    relative_to: Literal["root", "cwd"] | None = None
+    shown: Literal["relative", "absolute"] | None = None
+    unit: Literal["bytes", "characters"] | None = None
+    limits: dict[str, Annotated[int, Field(ge=1000)]] | None = None
 
 
 class _LoopTypeTable(_Table):
@@ -273,6 +330,7 @@ class _LoopTable(_Table):
     runtime: str | None = None
     environment: dict[str, str] | None = None
     uid: int | None = None
+    add_dirs: list[str] | None = None
     tenant: str | None = None
     seccomp: Literal["standard", "strict"] | None = None
     quota: Literal["none", "watch", "loop-ext4"] | None = None
@@ -293,6 +351,12 @@ class _PermissionsTable(_Table):
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
 
+class _SpillTable(_Table):
+    call_bytes: str | int | None = None
+    loop_bytes: str | int | None = None
+    files: _Count | None = None
+
+
 class _HookTable(_Table):
     event: Literal["PreToolUse", "PostToolUse", "PostToolUseFailure", "PostTools"]
     command: str | list[str]
@@ -307,6 +371,7 @@ class _File(_Table):
     loop: _LoopTable = _LoopTable()
     controller: _ControllerTable = _ControllerTable()
     permissions: _PermissionsTable = _PermissionsTable()
+    spill: _SpillTable = _SpillTable()
     hooks: list[_HookTable] = []
     prompts: dict[str, _Names] = {}
 
@@ -321,6 +386,7 @@ _SINGLE: dict[str, type[_Table]] = {
     "loop": _LoopTable,
     "controller": _ControllerTable,
     "permissions": _PermissionsTable,
+    "spill": _SpillTable,
 }
 
 
@@ -383,7 +449,7 @@ def _build(merged: Mapping[str, Any]) -> Catalog:
     }
     return Catalog(
         tools=tools,
-        toolsets={name: ToolsetEntry(**entry) for name, entry in merged["toolsets"].items()},
+        toolsets={name: _toolset(entry) for name, entry in merged["toolsets"].items()},
         loop_types={
             name: LoopType(tuple(entry["tools"]), entry.get("require_validation", False))
             for name, entry in merged["loop_types"].items()
@@ -395,7 +461,16 @@ def _build(merged: Mapping[str, Any]) -> Catalog:
         prompts={
             text.strip().lower(): tuple(rules) for text, rules in merged.get("prompts", {}).items()
         },
+        spill=_spill(merged.get("spill", {})),
     )
+
+
+def _toolset(entry: Mapping[str, Any]) -> ToolsetEntry:
+    return ToolsetEntry(**{**entry, "unit": Unit(entry.get("unit", Unit.BYTES))})
+
+
+def _spill(entry: Mapping[str, Any]) -> SpillLimits:
+    return SpillLimits(**{name: parse_size(value) for name, value in entry.items()})
 
 
 def _permissions(entry: Mapping[str, Any]) -> Permissions:
@@ -493,8 +568,11 @@ def _shown(value: Any) -> str:
     return kinds.get(type(value), "a whole number" if isinstance(value, int) else "no such value")
 
 
+_SIZES = ("memory", "file_bytes", "disk_bytes", "call_bytes", "loop_bytes")
+
+
 def _wanted(location: Sequence[int | str], kind: str) -> str:
-    if location[-2:-1] and location[-2] in ("memory", "file_bytes", "disk_bytes"):
+    if location[-2:-1] and location[-2] in _SIZES:
         return 'a size, for example "2g"'
     wants = {
         "int_type": "a whole number",
@@ -550,9 +628,32 @@ def _sense_faults(merged: Mapping[str, Any], table: Mapping[str, Any], first: bo
                     f"loop_types.{name}.tools: there is no tool {tool!r}"
                     f"{_instead(tool, set(merged['tools']) - _LATER)}"
                 )
+    for name, entry in merged["toolsets"].items():
+        found += [
+            f"toolsets.{name}.limits: there is no tool {tool!r}{_instead(tool, merged['tools'])}"
+            for tool in entry.get("limits", ())
+            if tool not in merged["tools"]
+        ]
     if first or "loop" in table:
         found += _loop_faults(merged)
+    if "spill" in table:
+        found += _spill_faults(merged["spill"])
     return found + _rule_faults(table)
+
+
+def _spill_faults(given: Mapping[str, Any]) -> list[str]:
+    try:
+        limits = _spill(given)
+    except ConfigError as error:
+        return [f"spill: {fault}" for fault in error.faults]
+    if limits.call_bytes < 1 << 20:
+        return [f"spill.call_bytes: {given['call_bytes']} is too small; write 1m or more"]
+    if limits.loop_bytes < limits.call_bytes:
+        return [
+            f"spill.loop_bytes: {limits.loop_bytes} is less than call_bytes = {limits.call_bytes}; "
+            "raise it or lower call_bytes"
+        ]
+    return []
 
 
 def _rule_faults(table: Mapping[str, Any]) -> list[str]:

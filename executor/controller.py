@@ -46,10 +46,11 @@ from executor.model import (
     Warned,
     plain,
 )
+from executor.paths import Added
 from executor.permissions import Mode, check_paths, check_patterns, restrictions
 from executor.pipeline import Answered, Emit, Pipeline
 from executor.rules import Rule, Rules
-from executor.sandbox import gate
+from executor.sandbox import gate, spill
 from executor.sandbox.box import Host, loop_quota, open_box
 from executor.sandbox.completion import to_completion
 from executor.sandbox.engine import OVERRIDE, Engine, address_fault
@@ -73,9 +74,9 @@ from executor.tool import (
     PermissionGranted,
     QueueCommand,
     Registry,
+    Spill,
     Surroundings,
     Tool,
-    worktree_path,
 )
 from executor.turn import MAX_QUEUED_EVENTS, Crew, Feed, Turn
 
@@ -146,6 +147,7 @@ class Loop:
         opener: Opener,
         company: Company | None = None,
         member: Member | None = None,
+        spill: Spill | None = None,
     ) -> None:
         company = company or Company()
         self.spec = spec
@@ -153,8 +155,10 @@ class Loop:
         self.session.mode = spec.mode
         self.session.rules = rules_of(spec, catalog, company.tools)
         self.registry: Registry = toolsets.registry(spec.toolset, catalog, spec.limits)
+        toolset = catalog.toolsets[spec.toolset]
         for tool in company.tools:
-            self.registry.register(tool)
+            entry = toolset.limited(tool.canonical, tool.entry)
+            self.registry.register(replace(tool, entry=entry))
         check_patterns(self.session.rules, self.registry.all())
         kind = catalog.loop_types[spec.loop_type] if spec.loop_type is not None else None
         allowed = kind.tools if kind is not None else None
@@ -167,8 +171,8 @@ class Loop:
             session=self.session,
             limits=spec.limits,
             lane=LANE,
-            toolset=catalog.toolsets[spec.toolset],
-            roots=_roots(spec),
+            toolset=toolset,
+            roots=_names_of(spec.worktree),
             box=self._seat,
             seccomp=spec.seccomp,
             tenant=spec.tenant,
@@ -182,6 +186,10 @@ class Loop:
             agent_id=spec.agent_id,
             depth=spec.depth,
             chain_id=spec.chain_id or self.exec_id,
+            spill=spill,
+            added=tuple(
+                Added(one.mount, _names_of(one.path), one.is_writable) for one in spec.directories
+            ),
         )
         self._started = time.monotonic()
         self._seconds = spec.limits.max_seconds or DAY
@@ -271,6 +279,14 @@ class Loop:
             raise ToolError(Code.NOT_FOUND, "This loop runs without others.")
         await self._member.answer(query_id, text)
 
+    def allow(self, rule: str) -> None:
+        """Allow what a permission rule names, until the loop ends.
+
+        Raises:
+            ConfigError: it is no rule.
+        """
+        self.session.rules = self.session.rules.allowing(rule)
+
     def queued(self) -> tuple[str, ...]:
         """Texts that tools want said in the host's next turn; taken once."""
         texts = tuple(self.session.queued)
@@ -285,7 +301,7 @@ class Loop:
             digest: its content hash, as `read_file` reports it; a file that changed since
                 is not overwritten.
         """
-        self.session.knows(worktree_path(path, self._surroundings.roots), digest)
+        self.session.knows(self._surroundings.reach.to_read(path), digest)
 
     async def next_iteration(self) -> None:
         """Another iteration of the loop begins, with nothing of the last one in its prompt.
@@ -469,7 +485,10 @@ class Loop:
                 case FileRead(path, digest):
                     self.session.knows(path, digest)
                 case PermissionGranted(rule):
-                    self.session.rules = self.session.rules.allowing(rule)
+                    try:
+                        self.allow(rule)
+                    except ConfigError as error:
+                        self._announce(Warned(message=f"nothing was granted: {error}"))
                 case QueueCommand(text):
                     self.session.queued.append(text)
                     self._announce(CommandQueued(text=text))
@@ -758,9 +777,9 @@ def _with_notice(result: Result, gone: _Gone) -> Result:
     return replace(result, content=content, details={**(result.details or {}), key: gone.cause})
 
 
-def _roots(spec: LoopSpec) -> tuple[str, ...]:
-    """Names that the worktree's root has on the host; a host's prompt may use them."""
-    given = os.path.abspath(spec.worktree)
+def _names_of(directory: Path | str) -> tuple[str, ...]:
+    """Names that a directory has on the host; a host's prompt may use them."""
+    given = os.path.abspath(directory)
     return tuple(root for root in dict.fromkeys((given, os.path.realpath(given))) if root != "/")
 
 
@@ -862,23 +881,26 @@ class Controller:
             spec = spec.with_exec_id(exec_id)
             async with (
                 self._coordinator.join(spec.tenant, exec_id) as member,
-                self._boxes(spec) as opener,
+                self._boxes(spec) as (opener, spill),
             ):
-                loop = Loop(spec, self.catalog, opener, self._company, member)
+                loop = Loop(spec, self.catalog, opener, self._company, member, spill)
                 async with loop._opened():
                     yield loop
         finally:
             self._open.discard(exec_id)
 
     @contextlib.asynccontextmanager
-    async def _boxes(self, spec: LoopSpec) -> AsyncIterator[Opener]:
+    async def _boxes(self, spec: LoopSpec) -> AsyncIterator[tuple[Opener, Spill | None]]:
         """Opens the loop's boxes, over what lasts from the first of them to the last."""
         assert self._opener is not None, "the controller is open"
         if self._host is None:
-            yield self._opener
+            yield self._opener, None
             return
+        identity = self._host.identity
         async with loop_quota(self._host, spec) as quota:
-            yield functools.partial(open_box, replace(self._host, quota=quota))
+            with spill.opened(identity, str(spec.exec_id), self.catalog.spill) as results:
+                host = replace(self._host, quota=quota, results=results.directory)
+                yield functools.partial(open_box, host), results
 
     def _check(self, spec: LoopSpec) -> None:
         faults = [*spec.faults(), *self.catalog.faults(spec)]
@@ -889,7 +911,7 @@ class Controller:
         except ConfigError as error:
             faults += error.faults
         try:
-            self._company.hooks.check(_roots(spec))
+            self._company.hooks.check(_names_of(spec.worktree))
         except ConfigError as error:
             faults += error.faults
         if faults:

@@ -419,64 +419,80 @@ async def _run(hook: Hook, occasion: Occasion) -> Reply | None:
     """
     assert not callable(hook.run)
     argv = ["/bin/sh", "-c", hook.run] if isinstance(hook.run, str) else list(hook.run)
-    line = (json_line(occasion.to_json()) + "\n").encode("utf-8", "surrogatepass")
     try:
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            cwd=DIRECTORY,
-            env=ENVIRONMENT,
-            start_new_session=True,
+        line = (json_line(occasion.to_json()) + "\n").encode("utf-8", "surrogatepass")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise HookFailed(f"the call can't be told as JSON: {error}") from error
+    try:
+        transport, command = await asyncio.get_running_loop().subprocess_exec(
+            _Command, *argv, cwd=DIRECTORY, env=ENVIRONMENT, start_new_session=True
         )
     except (OSError, ValueError) as error:
         raise HookFailed(f"it can't be started: {error}") from error
-    streams = [
-        asyncio.ensure_future(_capped(stream)) for stream in (process.stdout, process.stderr)
-    ]
-    writing = asyncio.ensure_future(_write(process.stdin, line))
     try:
+        _give(transport, line)
         async with asyncio.timeout(hook.timeout):
-            await process.wait()
+            await command.exited.wait()
         # What it left running may hold its streams open for ever.
-        await asyncio.wait(streams, timeout=_LEFT_OVER)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LEFT_OVER):
+                await command.silent.wait()
+        return _reply(transport.get_returncode(), *map(bytes, command.said))
     except TimeoutError:
         raise HookFailed(f"no answer within {hook.timeout:g} s") from None
     finally:
-        await _end(process, [*streams, writing])
-    out, err = (stream.result() if not stream.cancelled() else b"" for stream in streams)
-    return _reply(process.returncode, out, err)
+        await _end(transport, command)
 
 
-async def _end(process: asyncio.subprocess.Process, tasks: Sequence[asyncio.Future[Any]]) -> None:
-    """Leave nothing: the group is killed if its first process still runs."""
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+class _Command(asyncio.SubprocessProtocol):
+    """A running command.
+
+    Attributes:
+        said: the first bytes of its output and of its errors; the rest is dropped.
+        exited: it has ended.
+        silent: it and all that it started have closed both streams.
+    """
+
+    def __init__(self) -> None:
+        self.said = (bytearray(), bytearray())
+        self.exited = asyncio.Event()
+        self.silent = asyncio.Event()
+        self._open = {1, 2}
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        """Keep what there is room for."""
+        kept = self.said[fd - 1]
+        kept += data[: MAX_OUTPUT - len(kept)]
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        """One of the streams has ended; that it does not read its input is its affair."""
+        self._open.discard(fd)
+        if not self._open:
+            self.silent.set()
+
+    def process_exited(self) -> None:
+        """It has ended; what it started may go on."""
+        self.exited.set()
 
 
-async def _capped(stream: asyncio.StreamReader | None) -> bytes:
-    """The first bytes of a stream; the rest is read and dropped."""
-    assert stream is not None
-    kept = bytearray()
-    with contextlib.suppress(asyncio.CancelledError):
-        while data := await stream.read(1 << 16):
-            kept += data[: MAX_OUTPUT - len(kept)]
-    return bytes(kept)
-
-
-async def _write(stream: asyncio.StreamWriter | None, line: bytes) -> None:
+def _give(transport: asyncio.SubprocessTransport, line: bytes) -> None:
     """Give a command its input; it need not read it."""
-    assert stream is not None
-    with contextlib.suppress(ConnectionError):
-        stream.write(line)
-        await stream.drain()
-    stream.close()
+    pipe = transport.get_pipe_transport(0)
+    assert isinstance(pipe, asyncio.WriteTransport)
+    pipe.write(line)
+    pipe.close()
+
+
+async def _end(transport: asyncio.SubprocessTransport, command: _Command) -> None:
+    """Leave nothing: the group is killed if its first process still runs."""
+    if not command.exited.is_set():
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(transport.get_pid(), signal.SIGKILL)
+        await command.exited.wait()
+    pipe = transport.get_pipe_transport(0)
+    if isinstance(pipe, asyncio.WriteTransport) and pipe.get_write_buffer_size():
+        pipe.abort()  # nobody reads the rest any more
+    transport.close()
 
 
 def _reply(code: int | None, out: bytes, err: bytes) -> Reply | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -21,9 +22,13 @@ RESULTS = "/run/executor/results"
 """Where the loop reads outputs that were too long for the model."""
 PLANS = "/run/executor/plans"
 """Where the loop writes its plan."""
+DIRECTORIES = "/workspaces"
+"""Where directories are that a loop has beside its worktree, each by its name."""
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_DIRECTORY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+MAX_DIRECTORIES = 16
 _EXEC_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -408,6 +413,21 @@ Event: TypeAlias = (
 """Everything that `Loop.stream` and `Loop.events` tell."""
 
 
+@dataclass(frozen=True, slots=True)
+class Spilled:
+    """Where the whole of an output is kept.
+
+    Attributes:
+        path: as seen in the box; the tools that read files take it.
+        kept: bytes that are in it.
+        notice: what a reader has to know, for example what is not in it; None = nothing.
+    """
+
+    path: str
+    kept: int
+    notice: str | None = None
+
+
 # ─── what a loop is given ───────────────────────────────────────────────────────────
 
 
@@ -495,6 +515,52 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Directory:
+    """A directory that a loop has beside its worktree, at `/workspaces/<name>`.
+
+    Attributes:
+        path: on the engine's host.
+        name: in the box; None = the last part of the path.
+        is_writable: commands and tools may change what is in it.
+    """
+
+    path: Path | str
+    name: str | None = None
+    is_writable: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Directory:
+        """`DIR`, `DIR:ro` or `DIR:rw`."""
+        path, colon, mode = text.rpartition(":")
+        if colon and mode in ("ro", "rw"):
+            return cls(path, is_writable=mode == "rw")
+        return cls(text)
+
+    @property
+    def mount(self) -> str:
+        """Where it is in the box."""
+        return f"{DIRECTORIES}/{self.name}"
+
+
+def _named_directories(given: Iterable[Directory | Path | str]) -> tuple[Directory, ...]:
+    """The same directories, each with a name that no other has."""
+    taken: set[str] = set()
+    found: list[Directory] = []
+    for one in given:
+        directory = one if isinstance(one, Directory) else Directory.parse(str(one))
+        name = directory.name
+        if name is None:
+            last = os.path.basename(os.path.abspath(directory.path))
+            base = name = re.sub(r"[^A-Za-z0-9._-]", "_", last).lstrip("._-")[:60] or "directory"
+            number = 2
+            while name in taken:
+                name, number = f"{base}-{number}", number + 1
+        taken.add(name)
+        found.append(replace(directory, name=name))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
 class LoopSpec:
     """One loop: its worktree and how it is boxed.
 
@@ -516,8 +582,8 @@ class LoopSpec:
         quota: how `disk_bytes` and `disk_files` are enforced: `none`; `watch`, a look every
             few seconds that ends the box (soft); `loop-ext4`, a file system of its own that
             the worktree is copied into and back (hard, needs root).
-        allow, ask, deny: permission rules, as `run_command(git status *)`. Deny wins over
-            ask, ask over allow, and each over the mode.
+        allow, ask, deny: permission rules, as `run_command(git status *)`; see `rules`. Deny
+            wins over ask, ask over allow, and each over the mode; but plan mode is not widened.
         skills: directories of skills and commands that the user trusts.
         worktree_skills: take skills from `.claude` in the worktree too.
         text_only: images and pages are described, not sent.
@@ -525,6 +591,8 @@ class LoopSpec:
         agent_id: set for subagents.
         depth: how many agents are above this one.
         chain_id: the same for a loop and all its subagents; made when absent.
+        add_dirs: directories beside the worktree, read-only unless they say otherwise; as
+            text `DIR`, `DIR:ro` or `DIR:rw`. Limits of disk space don't count them.
     """
 
     worktree: Path | str
@@ -550,6 +618,12 @@ class LoopSpec:
     agent_id: str | None = None
     depth: int = 0
     chain_id: str | None = None
+    add_dirs: tuple[Directory | Path | str, ...] = ()
+
+    @property
+    def directories(self) -> tuple[Directory, ...]:
+        """The directories beside the worktree, by name."""
+        return _named_directories(self.add_dirs)
 
     def faults(self) -> list[str]:
         """Everything that is wrong with this specification, one sentence each."""
@@ -573,11 +647,38 @@ class LoopSpec:
                 found.append(
                     f"{name}: there is no {getattr(self, name)!r}; use one of {', '.join(allowed)}"
                 )
+        found += self._directory_faults()
         if not _IMAGE.fullmatch(self.image):
             found.append(
                 f"image: {self.image!r} is no name of an image; write base, heavy, or for "
                 "example debian:12-slim"
             )
+        return found
+
+    def _directory_faults(self) -> list[str]:
+        found: list[str] = []
+        directories = self.directories
+        if len(directories) > MAX_DIRECTORIES:
+            found.append(f"add_dirs: {len(directories)} are too many; at most {MAX_DIRECTORIES}")
+        real = {os.path.realpath(self.worktree): "the worktree"}
+        names: set[str] = set()
+        for one in directories:
+            path = os.path.realpath(one.path)
+            if one.name in names:
+                found.append(f"add_dirs: two are called {one.name!r}; name one otherwise")
+            names.add(str(one.name))
+            if not _DIRECTORY_NAME.fullmatch(str(one.name)):
+                found.append(f"add_dirs: {one.name!r} is no name; use A-Z a-z 0-9 . _ -")
+            if not os.path.isdir(path):
+                found.append(f"add_dirs: {one.path} is not a directory; give an existing one")
+                continue
+            for other, what in real.items():
+                if os.path.commonpath((path, other)) in (path, other):
+                    found.append(
+                        f"add_dirs: {one.path} is, contains or lies in {what}; one file must not "
+                        "have two places in a box"
+                    )
+            real[path] = str(one.path)
         return found
 
     def with_exec_id(self, exec_id: str) -> LoopSpec:

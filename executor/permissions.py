@@ -109,9 +109,14 @@ def parsed(text: str, cwd: str = MOUNT) -> Script:
 
 
 @functools.lru_cache(512)
-def _command(pattern: str | None) -> Command:
-    """The pattern's meaning; a rule without one is about every command."""
-    return Command.parse("*" if pattern is None else pattern)
+def _command(rule: Rule) -> Command | None:
+    """What a rule says of commands; without a pattern it is about every one. None = nothing."""
+    if rule.host is not None or rule.canonical in (READERS, WRITERS):
+        return None
+    try:
+        return Command.parse("*" if rule.pattern is None else rule.pattern)
+    except ConfigError:
+        return None  # of a tool of the host's, and about paths
 
 
 class Hit(StrEnum):
@@ -152,7 +157,8 @@ def _may_mean(pattern: Command, words: Sequence[str | None], *, unknown: bool) -
         words: after the program.
         unknown: take what can't be known for whatever matches.
     """
-    count = len(pattern.words)
+    wanted = [word for word in pattern.words if word != "--"]
+    count = len(wanted)
     read = {0}
     missing = {part for options in pattern.options for text in options for part in _parts(text)}
     after_option = are_over = False
@@ -170,7 +176,7 @@ def _may_mean(pattern: Command, words: Sequence[str | None], *, unknown: bool) -
         else:
             # A word after an option may be its value, and say nothing of what is run.
             kept = {at for at in read if after_option or at == count}
-            read = kept | {at + 1 for at in read if at < count and pattern.words[at] == word}
+            read = kept | {at + 1 for at in read if at < count and wanted[at] == word}
             after_option = False
     return count in read and not missing
 
@@ -495,8 +501,8 @@ async def _matched(case: _Case, rules: tuple[Rule, ...]) -> tuple[Rule, Hit] | N
         if rule.pattern is None and rule.names(tool.name, tool.canonical):
             return rule, Hit.YES
     best: tuple[Rule, Hit] | None = None
-    for rule in _command_rules(rules, tool):
-        found = _hits(case, rule)
+    for rule, pattern in _command_rules(rules, tool):
+        found = _hits(case, rule, pattern)
         if found is Hit.YES:
             return rule, found
         if found is Hit.MAYBE:
@@ -507,21 +513,30 @@ async def _matched(case: _Case, rules: tuple[Rule, ...]) -> tuple[Rule, Hit] | N
     for rule in rules:
         if _names_host(rule, case):
             return rule, Hit.YES
-    return best
+    return best or _not_told(case, rules)
 
 
-def _command_rules(rules: Iterable[Rule], tool: Tool) -> list[Rule]:
-    return [
-        rule
+def _not_told(case: _Case, rules: tuple[Rule, ...]) -> tuple[Rule, Hit] | None:
+    """A rule on paths, where a command line is not understood and may touch any."""
+    if all(script.fault is None for script in case.scripts):
+        return None
+    about = (rule for rule in rules if rule.canonical in (READERS, WRITERS) and rule.host is None)
+    rule = next(about, None)
+    return None if rule is None else (rule, Hit.MAYBE)
+
+
+def _command_rules(rules: Iterable[Rule], tool: Tool) -> list[tuple[Rule, Command]]:
+    """The rules that speak of what a tool runs."""
+    named = (
+        (rule, _command(rule))
         for rule in rules
-        if rule.is_of_commands
-        and (rule.canonical == COMMANDS or rule.names(tool.name, tool.canonical))
-    ]
+        if rule.canonical == COMMANDS or rule.names(tool.name, tool.canonical)
+    )
+    return [(rule, command) for rule, command in named if command is not None]
 
 
-def _hits(case: _Case, rule: Rule) -> Hit:
+def _hits(case: _Case, rule: Rule, pattern: Command) -> Hit:
     found = Hit.NO
-    pattern = _command(rule.pattern)
     if case.codes and rule.canonical == case.tool.canonical:
         found = Hit.MAYBE
     for script in case.scripts:
@@ -587,7 +602,8 @@ async def _wants(case: _Case, mode: Mode) -> list[_Want]:
     """What of a call neither its mode nor a rule allows. Modes default and acceptEdits."""
     allow = case.context.session.rules.allow
     tool = case.tool
-    if decide(mode, tool.access, tool.canonical) is Verdict.ALLOW and not _is_outside(case):
+    is_outside = any(_is_outside(case, touch) for touch in case.touches)
+    if decide(mode, tool.access, tool.canonical) is Verdict.ALLOW and not is_outside:
         return []
     if any(rule.pattern is None and rule.names(tool.name, tool.canonical) for rule in allow):
         return []
@@ -605,9 +621,12 @@ async def _wants(case: _Case, mode: Mode) -> list[_Want]:
     return wants
 
 
-def _is_outside(case: _Case) -> bool:
-    """It changes something outside of the worktree."""
-    return any(touch.kind == WRITERS and touch.path.startswith("/") for touch in case.touches)
+def _is_outside(case: _Case, touch: _Touch) -> bool:
+    """It changes something that is neither in the worktree nor in a directory added to it."""
+    loop, path = case.context.loop, touch.path
+    if touch.kind != WRITERS or not path.startswith("/") or path == loop.plan_file:
+        return False
+    return not any(f"{path}/".startswith(f"{added.path}/") for added in loop.reach.added)
 
 
 async def _commands_wanted(case: _Case, script: Script, mode: Mode) -> list[_Want]:
@@ -615,7 +634,7 @@ async def _commands_wanted(case: _Case, script: Script, mode: Mode) -> list[_Wan
     if script.is_read_only:
         return []
     rules = _command_rules(case.context.session.rules.allow, case.tool)
-    patterns = [_command(rule.pattern) for rule in rules]
+    patterns = [pattern for _, pattern in rules]
     if any(pattern.is_everything for pattern in patterns):
         return []
     if script.fault is not None:
@@ -666,8 +685,8 @@ def _path_rule_for(case: _Case, touch: _Touch) -> str:
 
 async def _change_wanted(case: _Case, touch: _Touch, mode: Mode) -> list[_Want]:
     """What of a change of a file is not allowed."""
-    is_outside = touch.path.startswith("/")
-    if decide(mode, case.tool.access, case.tool.canonical) is Verdict.ALLOW and not is_outside:
+    is_allowed = decide(mode, case.tool.access, case.tool.canonical) is Verdict.ALLOW
+    if touch.path == case.context.loop.plan_file or (is_allowed and not _is_outside(case, touch)):
         return []
     await case.look(case.touches)
     if _is_allowed(case, touch):
@@ -686,7 +705,7 @@ async def _reason_to_ask(case: _Case, touch: _Touch, mode: Mode) -> str | None:
     shown = touch.path or "."
     if touch.is_source:
         return None  # it is not lost
-    if touch.path.startswith("/"):
+    if _is_outside(case, touch):
         return f"{shown} is outside of the worktree"
     if canonical == "delete_file":
         return f"{shown} is deleted"
@@ -721,24 +740,11 @@ async def judge(tool: Tool, arguments: Any, context: Context) -> Judgement:
     if session.mode == "bypass" and not rules.deny and not rules.ask:
         return _ALLOWED
     mode = Mode(session.mode)
-    case = await _looked_at(tool, arguments, context)
-    denied = await _matched(case, rules.deny) if rules.deny else None
-    if denied is not None:
-        rule, surely = denied
-        if surely is Hit.YES:
-            return Judgement(Verdict.DENY, f"the rule {rule.text} denies it.", rule.text)
-        if mode is Mode.BYPASS:
-            return Judgement(Verdict.DENY, _not_understood(case, rule), rule.text)
-    if mode is Mode.PLAN and not _is_for_planning(case):
-        return Judgement(Verdict.DENY, _plan_reason(context))
-    if denied is not None:
-        return Judgement(Verdict.ASK, _not_understood(case, denied[0]), denied[0].text)
-    asked = await _matched(case, rules.ask) if rules.ask else None
-    if asked is not None:
-        return Judgement(Verdict.ASK, f"the rule {asked[0].text} asks first", asked[0].text)
-    if mode in (Mode.BYPASS, Mode.PLAN):
-        return _ALLOWED
-    wants = await _wants(case, mode)
+    case = _looked_at(tool, arguments, context)
+    found = await _by_rules(case, mode)
+    if found is not None:
+        return found
+    wants = await _wants(case, mode) if mode in (Mode.DEFAULT, Mode.ACCEPT_EDITS) else []
     if not wants:
         return _ALLOWED
     reason = "; ".join(dict.fromkeys(want.reason for want in wants))
@@ -748,7 +754,25 @@ async def judge(tool: Tool, arguments: Any, context: Context) -> Judgement:
     return Judgement(Verdict.ASK, reason, None, tuple(rule for rule in allowing if rule))
 
 
-async def _looked_at(tool: Tool, arguments: Any, context: Context) -> _Case:
+async def _by_rules(case: _Case, mode: Mode) -> Judgement | None:
+    """What rules that deny or ask say, and plan mode between them; None = nothing."""
+    rules = case.context.session.rules
+    denied = await _matched(case, rules.deny) if rules.deny else None
+    if denied is not None and denied[1] is Hit.YES:
+        text = denied[0].text
+        return Judgement(Verdict.DENY, f"the rule {text} denies it.", text)
+    if mode is Mode.PLAN and not _is_for_planning(case):
+        return Judgement(Verdict.DENY, _plan_reason(case.context))
+    if denied is not None:
+        verdict = Verdict.DENY if mode is Mode.BYPASS else Verdict.ASK
+        return Judgement(verdict, _not_understood(case, denied[0]), denied[0].text)
+    asked = await _matched(case, rules.ask) if rules.ask else None
+    if asked is None:
+        return None
+    return Judgement(Verdict.ASK, f"the rule {asked[0].text} asks first", asked[0].text)
+
+
+def _looked_at(tool: Tool, arguments: Any, context: Context) -> _Case:
     try:
         return _Case.of(tool, arguments, context)
     except RecursionError:

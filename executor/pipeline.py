@@ -109,7 +109,7 @@ class Pipeline:
             return None
         try:
             return tool, tool.parse(call.input)
-        except ToolError:
+        except Exception:  # `answer` meets it again, and says what it is
             return None
 
     async def answer(
@@ -213,7 +213,7 @@ class Pipeline:
         notes, warnings = await self.hooks.after(use, outcome)
         for warning in warnings:
             context.tell(Warned(message=warning, call_id=context.call_id))
-        return await results.fitted(results.noted(outcome, notes), context)
+        return results.noted(await results.fitted(outcome, context), notes)
 
 
 def _refuse_whole(tool: Tool, context: Context) -> None:

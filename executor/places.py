@@ -29,7 +29,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a path leads, at the moment of the look. Paths are worktree paths.
+    """Where a path leads, at the moment of the look. Paths are as `Context.path` gives them.
 
     Attributes:
         path: what it leads to when all links are followed, also where nothing is there yet;
@@ -58,8 +58,8 @@ async def resolved(box: Box, paths: Iterable[str]) -> dict[str, Place]:
 
     Args:
         box: whose worktree it is.
-        paths: worktree paths, as `Context.path` gives them. Absolute ones outside of the
-            worktree are OUTSIDE.
+        paths: as `Context.path` gives them. Links lead out of an absolute one's directory
+            and into the worktree, but from a worktree path never out of it.
 
     Raises:
         ToolError: the agent could not say it.

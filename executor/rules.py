@@ -37,7 +37,7 @@ class Command:
 
     Attributes:
         program: the first word; `*` = any command.
-        words: those after it that are no options, in order.
+        words: those after it that are no options, in order; `--` too.
         options: those that are, by where they stand: before the first of `words`, …, after
             the last of them.
         is_prefix: the pattern ends with `*`.
@@ -85,13 +85,12 @@ def _parted(texts: Iterable[str]) -> tuple[tuple[str, ...], tuple[tuple[str, ...
     options: list[tuple[str, ...]] = [()]
     are_over = False
     for text in texts:
-        if not are_over and text == "--":
-            are_over = True
-        elif not are_over and is_option(text):
+        if not are_over and is_option(text) and text != "--":
             options[-1] = (*options[-1], text)
-        else:
-            words.append(text)
-            options.append(())
+            continue
+        are_over = are_over or text == "--"
+        words.append(text)
+        options.append(())
     return tuple(words), tuple(options)
 
 

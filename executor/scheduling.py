@@ -49,6 +49,13 @@ _MAKES_NO_LINKS = frozenset(
 ) | {"tail", "tee", "touch", "tr", "true", "truncate", "wc"}
 """Programs that write and make no links, so that all they write is where it was before."""
 
+SESSION, NETWORK = "//session", "//network"
+_BESIDE = {Access.SESSION: SESSION, Access.NETWORK: NETWORK}
+"""What calls may be about that is no file: other loops, tasks and lists; what hosts hold."""
+
+_WAITS = frozenset(("inotifywait", "sleep", "usleep", "wait", "watch"))
+"""Programs that let time pass: what the calls behind them see may only come about meanwhile."""
+
 
 # ─── what a call touches ────────────────────────────────────────────────────────────
 
@@ -98,6 +105,7 @@ class Intent:
         touches: what the tool itself touches.
         operands: what a command touches: it follows links that a tool would not follow.
         directories: where commands start; they have to be there.
+        beside: what it is about beside files: a path that none can have.
         reads_all, writes_all: what is read, or written, is unknown.
     """
 
@@ -105,6 +113,7 @@ class Intent:
     touches: tuple[Touches, ...] = ()
     operands: tuple[Touches, ...] = ()
     directories: tuple[str, ...] = ()
+    beside: str | None = None
     reads_all: bool = False
     writes_all: bool = False
 
@@ -152,7 +161,8 @@ def intent_of(tool: Tool, arguments: Any, context: Context) -> Intent:
 
 def _declared(tool: Tool, arguments: Any, context: Context) -> Intent:
     actions = tool.actions(context, arguments)
-    intent = Intent(tool.order, tuple(a for a in actions if isinstance(a, Touches)))
+    touches = tuple(action for action in actions if isinstance(action, Touches))
+    intent = Intent(tool.order, touches, beside=_BESIDE.get(tool.access))
     for action in actions:
         if isinstance(action, RunsCode):
             intent = replace(intent, reads_all=True, writes_all=True)
@@ -165,14 +175,16 @@ def _undeclared(tool: Tool) -> Intent:
     """Of a tool that does not say what it touches: as its access and order imply."""
     writes = tool.is_mutating and tool.order is not Order.SAFE
     reads = writes or tool.access is Access.READ
-    return Intent(tool.order, reads_all=reads, writes_all=writes)
+    beside = _BESIDE.get(tool.access, SESSION)
+    return Intent(tool.order, beside=beside, reads_all=reads, writes_all=writes)
 
 
 def _with_command(intent: Intent, action: RunsCommand, cwd: str) -> Intent:
     """The intent, and what the command line does."""
     directory = action.cwd or cwd
     script = analyse(action.text, directory)
-    if script.changes_directory and action.cwd is None:
+    moves = script.changes_directory and action.cwd is None
+    if moves or any(program_of(simple.words) in _WAITS for simple in script.commands):
         return replace(intent, order=Order.BARRIER, reads_all=True, writes_all=True)
     is_safe = script.is_read_only
     is_unclear = not is_safe and _may_write_through_own_links(script)
@@ -182,11 +194,11 @@ def _with_command(intent: Intent, action: RunsCommand, cwd: str) -> Intent:
     order = intent.order
     if order in (Order.SAFE, Order.UNSAFE):
         order = Order.SAFE if is_safe else Order.UNSAFE
-    return Intent(
-        order,
-        intent.touches,
-        (*intent.operands, *operands),
-        (*intent.directories, worktree_name(directory)),
+    return replace(
+        intent,
+        order=order,
+        operands=(*intent.operands, *operands),
+        directories=(*intent.directories, worktree_name(directory)),
         reads_all=intent.reads_all or is_unclear or script.reads is None,
         writes_all=intent.writes_all or is_unclear or (script.writes is None and not is_safe),
     )
@@ -233,8 +245,9 @@ class _Found:
 
     def __init__(self, intent: Intent) -> None:
         self._order = intent.order
-        self._reads: set[Area] = set()
-        self._writes: set[Area] = set()
+        beside = set() if intent.beside is None else {Area(intent.beside)}
+        self._reads = set(beside)
+        self._writes = set() if intent.order is Order.SAFE else beside
         self._reads_all = intent.reads_all
         self._writes_all = intent.writes_all
         self._searches = self._creates = False
@@ -291,7 +304,6 @@ class _Found:
 
     def _read(self, place: Place, *, subtree: bool) -> None:
         self._reads.update(map(Area, place.links))
-        self._reads_all |= place.shared  # it may be written by another of its names
         self._reads.add(_area(place, subtree=subtree))
         if subtree:
             for path in {place.path, place.own}:
@@ -299,7 +311,7 @@ class _Found:
 
     def _write(self, place: Place, *, subtree: bool) -> None:
         self._reads.update(map(Area, place.links))
-        self._writes_all |= place.shared
+        self._writes_all |= place.shared  # by whatever other names it has
         self._creates |= place.missing is not None
         self._writes |= {Area(place.own, subtree), _area(place, subtree=subtree)}
 

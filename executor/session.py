@@ -20,11 +20,14 @@ class Reading:
         hash: of the whole file when it was last read or written; None for huge files.
         through: line up to which it was shown without a gap, counted from line 1.
         whole: every byte was shown or written by the loop.
+        modified: when the file was modified as it was read, for messages only: what a change
+            rests on is the hash. None = the loop wrote it itself.
     """
 
     hash: str | None
     through: int = 0
     whole: bool = False
+    modified: str | None = None
 
 
 Identity: TypeAlias = tuple[Literal["key", "path"], str]
@@ -99,6 +102,7 @@ class Session:
         last: int,
         more: bool,
         key: str | None = None,
+        modified: str | None = None,
     ) -> None:
         """Lines `first` to `last` were shown whole; `more` lines follow in the file.
 
@@ -112,17 +116,19 @@ class Session:
         if first <= through + 1:
             through = max(through, last)
             whole = whole or (not more and through == last)
-        self._note(path, key, Reading(digest, through, whole))
+        self._note(path, key, Reading(digest, through, whole, modified))
 
-    def knows(self, path: str, digest: str | None, key: str | None = None) -> None:
+    def knows(
+        self, path: str, digest: str | None, key: str | None = None, modified: str | None = None
+    ) -> None:
         """The loop read or wrote every byte of the file."""
-        self._note(path, key, Reading(digest, whole=True))
+        self._note(path, key, Reading(digest, whole=True, modified=modified))
 
     def edited(self, path: str, digest: str | None, key: str | None = None) -> None:
         """The loop changed the file: what it knew of it, it still knows."""
         before = self.same_file(path, key) or self.reading(path) or Reading(None)
         # Line numbers may have moved: a gapless reading has to start again.
-        self._note(path, key, replace(before, hash=digest, through=0))
+        self._note(path, key, replace(before, hash=digest, through=0, modified=None))
 
     def forget(self, path: str) -> None:
         """The file, or the directory with all in it, is gone.

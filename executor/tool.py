@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import difflib
 import json
-import posixpath
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Annotated, Any, Literal, Protocol, TypeAlias
@@ -34,7 +33,9 @@ from executor.model import (
     Limits,
     Progress,
     Question,
+    Spilled,
 )
+from executor.paths import Added, Reach
 from executor.session import Session
 
 # ─── what comes in ──────────────────────────────────────────────────────────────────
@@ -193,7 +194,7 @@ class Outcome:
     """What a tool has to say; the pipeline makes the call's result of it.
 
     Attributes:
-        content: what the model is shown, already within the tool's limit.
+        content: what the model is shown; what is over the tool's limit is cut and kept.
         structured: the same as data.
         is_error, code: the tool ran and what it ran has failed.
         truncated: something was left out of `content`.
@@ -201,6 +202,8 @@ class Outcome:
         details: JSON-able facts.
         spill: where the loop can read the whole output; None if it was not kept.
         modifiers: changes of the loop.
+        is_fitted: it is within the tool's limit, and what is left out can be had by another
+            call or is kept already: nothing more is cut and kept of it.
     """
 
     content: str | list[Block]
@@ -212,6 +215,7 @@ class Outcome:
     details: dict[str, Any] | None = None
     spill: str | None = None
     modifiers: tuple[Modifier, ...] = ()
+    is_fitted: bool = False
 
 
 # ─── what a tool works with ─────────────────────────────────────────────────────────
@@ -298,26 +302,23 @@ class Peers(Protocol):
         """Give data to other loops: to all of them, or to none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Spilled:
-    """Where the whole of an output is kept.
-
-    Attributes:
-        path: as seen in the box; `read_file` takes it.
-        kept: bytes that are in it.
-        notice: what a reader has to know, for example what is not in it; None = nothing.
-    """
-
-    path: str
-    kept: int
-    notice: str | None = None
-
-
 class Spill(Protocol):
     """Keeps outputs that are too long for the model where the loop can read them."""
 
-    async def keep(self, data: bytes) -> Spilled | None:
-        """Keep a whole output; None if there is no place for it."""
+    @property
+    def most(self) -> int:
+        """Bytes of one output that are kept at the most."""
+
+    async def keep(self, output: bytes | AsyncIterable[bytes]) -> Spilled | None:
+        """Keep a whole output; None if there is no place for it.
+
+        Args:
+            output: all of it, or its pieces, each taken when the one before is written. Of
+                bytes that are too many beginning and end are kept, of pieces the beginning.
+
+        Raises:
+            Exception: whatever the pieces' maker raises; nothing is kept then.
+        """
 
 
 class Agents(Protocol):
@@ -355,6 +356,8 @@ class Surroundings:
         require_validation: the task can be completed only after `validate` passed.
         agent_id, depth, chain_id: see `LoopSpec`.
         state: a place of their own for tools that a user registered, by any key.
+        added: directories that the loop has beside its worktree.
+        reach: which paths of the box its tools take.
     """
 
     exec_id: str
@@ -379,6 +382,14 @@ class Surroundings:
     depth: int = 0
     chain_id: str = ""
     state: dict[str, Any] = field(default_factory=dict)
+    added: tuple[Added, ...] = ()
+
+    reach: Reach = field(init=False)
+
+    def __post_init__(self) -> None:
+        is_box = self.toolset.reach == "box"
+        reach = Reach(self.roots, self.added, self.plan_file, is_box)
+        object.__setattr__(self, "reach", reach)
 
     @property
     def plan_file(self) -> str:
@@ -447,15 +458,42 @@ class Context:
         return self.loop.session
 
     def path(self, text: str) -> str:
-        """A path as the model wrote it → the worktree path; the root is ``""``.
+        """A path that a model wrote, of something to be read → the path as tools name it.
 
-        Absolute paths below `/workspace`, or below the worktree's place on the host, are
-        translated as text; nothing is looked up.
+        Below the worktree it has no leading slash, and the root is ``""``; elsewhere in the
+        box it is absolute. Absolute paths below `/workspace`, or below the worktree's place
+        on the host, are translated as text; nothing is looked up.
 
         Raises:
-            ToolError: INVALID_PATH, it leads out of the worktree or is no path at all.
+            ToolError: INVALID_PATH, the loop's tools have nothing to do there, or it is no
+                path at all.
         """
-        return worktree_path(text, self.loop.roots)
+        return self.loop.reach.to_read(text, self._base)
+
+    def path_to_write(self, text: str) -> str:
+        """The same for something to be made, changed or deleted.
+
+        Raises:
+            ToolError: INVALID_PATH; PERMISSION_DENIED, it is only for reading.
+        """
+        return self.loop.reach.to_write(text, self._base)
+
+    @property
+    def _base(self) -> str:
+        """Where a relative path of a file begins."""
+        return self.cwd if self.loop.toolset.relative_to == "cwd" else MOUNT
+
+    def shown(self, path: str) -> str:
+        """A path as tools name it → as the model is shown it in this toolset.
+
+        Args:
+            path: as `path` gives it; of a worktree's file, or absolute.
+        """
+        if path.startswith("/"):
+            return path
+        if self.loop.toolset.shown == "relative":
+            return path or "."
+        return f"{MOUNT}/{path}" if path else MOUNT
 
     async def ask(self, op: str, arguments: dict[str, Any], body: bytes = b"") -> Answer:
         """One operation of the agent, ended when the tool's time is over.
@@ -469,6 +507,8 @@ class Context:
             ToolError: the operation failed, or took longer than the catalog allows.
         """
         await self.loop.box.ready()
+        if self.loop.toolset.reach == "box":
+            arguments = {**arguments, "reach": "box"}
         seconds = self.entry.timeout_ms / 1000
         if self.time_left is not None and self.time_left < seconds:
             seconds = self.time_left
@@ -479,38 +519,6 @@ class Context:
                 raise
             text = f"Timed out after {round(seconds * 1000)}ms. Try less at a time."
             raise ToolError(Code.TIMEOUT, text) from None
-
-
-def worktree_path(text: str, roots: Iterable[str]) -> str:
-    """See `Context.path`.
-
-    Args:
-        text: as the model wrote it.
-        roots: other names of the worktree's root than `/workspace`.
-    """
-    if "\0" in text:
-        raise _invalid_path("The path holds a NUL character, which no file name can")
-    path = text
-    if path.startswith("/"):
-        path = posixpath.normpath("/" + path.lstrip("/"))
-        for root in (*roots, MOUNT):
-            if path == root:
-                return ""
-            if path.startswith(root + "/"):
-                return path[len(root) + 1 :]
-        shown = "" if any(root in text for root in roots) else f" {text!r}"
-        raise _invalid_path(f"The path{shown} is outside the worktree")
-    path = posixpath.normpath(path) if path else "."
-    if path == ".." or path.startswith("../"):
-        raise _invalid_path(f"The path {text!r} leads out of the worktree")
-    return "" if path == "." else path
-
-
-def _invalid_path(reason: str) -> ToolError:
-    return ToolError(
-        Code.INVALID_PATH,
-        f"{reason}. The root is {MOUNT}: use a path relative to it, for example src/main.py.",
-    )
 
 
 # ─── the tool ───────────────────────────────────────────────────────────────────────

@@ -28,6 +28,9 @@ MAX_QUEUED_EVENTS = 10_000
 READER_PATIENCE = 5.0
 """Seconds that the host's stream of events may take to end when it is cancelled."""
 
+ALONE = Intent(Order.UNSAFE, reads_all=True, writes_all=True)
+"""What is known of a call that need not be looked at."""
+
 log = logging.getLogger(__name__)
 
 
@@ -261,10 +264,11 @@ class Turn:
     async def _learn(self, positions: Iterable[int]) -> None:
         """Find out what calls do, up to the first that nothing may pass."""
         intents: dict[int, Intent] = {}
-        for position in positions:
+        for position in () if self._is_alone else positions:
             intents[position] = self._crew.foresee(self._calls[position])
             if intents[position].order is Order.BARRIER:
                 break
+        intents = intents or dict.fromkeys(positions, ALONE)
         self._intents |= intents
         shape = self._schedule.shape
         places: dict[str, Place] | None = None
@@ -281,11 +285,16 @@ class Turn:
 
     def _needs_places(self) -> bool:
         """Whether it matters which paths are one file: somebody writes, and is not alone."""
-        unfinished = self._schedule.unfinished
         if not self._schedule.is_closed:
             return True
+        unfinished = self._schedule.unfinished
         known = (self._intents[position] for position in unfinished if position in self._intents)
-        return len(unfinished) > 1 and any(intent.writes_somewhere for intent in known)
+        return not self._is_alone and any(intent.writes_somewhere for intent in known)
+
+    @property
+    def _is_alone(self) -> bool:
+        """There is one call left, whose effects nobody has to wait for."""
+        return self._schedule.is_closed and len(self._schedule.unfinished) == 1
 
 
 def _cancelled(call: Call, when: str, partial: Any = None, milliseconds: float = 0.0) -> Answered:

@@ -13,8 +13,9 @@ import pytest
 
 from executor import toolsets
 from executor.catalog import PACKAGED, Catalog, load, parse
+from executor.controller import rules_of
 from executor.errors import AgentLost, Code
-from executor.model import Access, Call, Limits, Result
+from executor.model import Access, Call, Limits, LoopSpec, Result
 from executor.permissions import Mode, Verdict, decide
 from executor.pipeline import Pipeline
 from executor.sandbox.box import Sandbox
@@ -62,6 +63,7 @@ def answer(
     pipeline = Pipeline(toolsets.registry("standard", catalog), allowed, loop_type)
     around = surroundings(catalog)
     around.session.mode = mode
+    around.session.rules = rules_of(LoopSpec(worktree="."), catalog)
     return asyncio.run(pipeline.answer(Call("1", name, given), around)).result
 
 
@@ -217,11 +219,11 @@ def test_the_matrix_of_modes(access: Access, tool: str, expected: tuple[Verdict,
 
 def test_asking_nobody_is_an_error_that_names_the_way() -> None:
     """Without an approver a call that needs one fails at once and says what would allow it."""
-    result = answer("run_command", {"command": "true"}, Mode.DEFAULT)
+    result = answer("run_command", {"command": "git push"}, Mode.DEFAULT)
     assert result.code is Code.APPROVAL_REQUIRED
-    assert "no one to ask" in str(result.content) and "mode bypass" in str(result.content)
-    edit = {"path": "a", "old_string": "a", "new_string": "b"}
-    assert "mode acceptEdits" in str(answer("edit_file", edit, Mode.DEFAULT).content)
+    assert "no one to ask" in str(result.content)
+    assert "the rule run_command(git push *)." in str(result.content)
+    assert result.details == {"mode": "default", "allowed_by": ["run_command(git push *)"]}
 
 
 def test_plan_mode_denies_and_says_what_to_do() -> None:
@@ -232,9 +234,22 @@ def test_plan_mode_denies_and_says_what_to_do() -> None:
 
 
 def test_nobody_is_asked_about_a_call_that_can_not_run() -> None:
-    """Malformed arguments fail as such where they would be asked about; a denial wins."""
-    assert answer("run_command", {}, Mode.DEFAULT).code is Code.INVALID_ARGUMENTS
-    assert answer("run_command", {}, Mode.PLAN).code is Code.PERMISSION_DENIED
+    """Malformed arguments fail as such, for what they would do is not known; a rule that
+    denies every call of the tool wins."""
+    for mode in Mode:
+        assert answer("run_command", {}, mode).code is Code.INVALID_ARGUMENTS
+        for rule in ("run_command", "mcp__*"):
+            more = f"[permissions]\ndeny = ['{rule}']\n"
+            expected = Code.PERMISSION_DENIED if rule == "run_command" else Code.INVALID_ARGUMENTS
+            assert answer("run_command", {}, mode, more=more).code is expected
+
+
+def test_arguments_are_fingerprinted_only_where_somebody_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A call that nobody is asked about does not pay for it, however long its arguments are."""
+    monkeypatch.setattr("executor.approvals.fingerprint", None)
+    assert answer("write_file", {"path": "a", "content": "x"}).code is Code.SANDBOX_LOST
 
 
 def test_an_unforeseen_failure_is_one_result() -> None:

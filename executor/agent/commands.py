@@ -13,7 +13,7 @@ from contextlib import suppress
 from . import counters, frame, processes, sockets
 from .frame import encode
 from .operation import RUNTIME, Failure
-from .spool import Spool
+from .spool import SHELF_LIFE, Shelf, Shelved, Spool
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 CHUNK = 1 << 16
 MAX_ARGUMENT = 100_000
 """Bytes. The kernel takes 131,071 in one argument; longer commands go by a file."""
+MAX_PIECE = 1 << 20
+"""Bytes of an ended command's output that are sent at a time."""
 LIVE_CREDIT = 1 << 20
 """Bytes of live output that a call may send before the host says that it takes more."""
 STAND_INS = {"python3": RUNTIME + "/bin/python3", "bash": "sh"}
@@ -128,6 +130,7 @@ class Commands:
         self.attribution = processes.Attribution(self.box)
         self.sweep_timer: Timer | None = None
         self.drains: list[int] = []
+        self.shelf = Shelf()
         self.memory_kills = counters.memory_kills()
         self.refused_forks = counters.refused_forks()
         self.kills_for_sockets = 0
@@ -159,6 +162,25 @@ class Commands:
                 raise
             note = "the process limit was reached; background processes of earlier calls were ended"
             self.start(channel, arguments, body, note)
+
+    def fetch(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """A piece of what an ended command has printed, from `shelf` of its answer.
+
+        The host asks for the next piece when it has taken this one, and for no bytes when it
+        needs no more.
+
+        Raises:
+            Failure: NOT_FOUND, it is gone.
+        """
+        number, size = int(arguments["shelf"]), min(int(arguments["size"]), MAX_PIECE)
+        output = self.shelf.get(number)
+        if output is None:
+            raise Failure("NOT_FOUND", "the output is no longer kept")
+        if size <= 0:
+            self.shelf.drop(number)
+            return {"next": 0}, b""
+        data, at = output.piece(arguments["stream"], int(arguments["position"]), size)
+        return {"next": at}, data
 
     def kills(self) -> int:
         """How often processes of the box were ended for memory."""
@@ -332,12 +354,13 @@ class Commands:
 class Stream:
     """One output pipe of a job."""
 
-    __slots__ = ("descriptor", "kind", "spool")
+    __slots__ = ("descriptor", "is_shelved", "kind", "spool")
 
     def __init__(self, descriptor: int, kind: int, spool: Spool) -> None:
         self.descriptor = descriptor
         self.kind = kind
         self.spool = spool
+        self.is_shelved = False
 
 
 class Job:
@@ -351,6 +374,7 @@ class Job:
         self.tail = int(arguments["tail"])
         self.grace = float(arguments["grace"])
         self.live = bool(arguments.get("stream"))
+        self.shelves = bool(arguments.get("shelve"))
         self.credit = LIVE_CREDIT
         self.notes: list[str] = []
         self.files: list[str] = []
@@ -657,7 +681,8 @@ class Job:
 
     def _drop_streams(self) -> None:
         for stream in self.streams:
-            stream.spool.close()
+            if not stream.is_shelved:
+                stream.spool.close()
             if stream.descriptor >= 0:
                 self.service.forget(stream.descriptor)
                 os.close(stream.descriptor)
@@ -688,7 +713,22 @@ class Job:
         value["limit"] = self._limit(pieces)
         value["oom"] = value["limit"] == "memory"
         value["notes"] = self.notes
+        if self.shelves and self.ending != "cancel":
+            value["shelf"] = self._shelve()
         return value, b"".join(pieces)
+
+    def _shelve(self) -> dict[str, Any] | None:
+        """Keep the whole output for a while, where the answer has not all of it."""
+        named = dict(zip(("stdout", "stderr"), self.streams, strict=False))
+        if all(stream.spool.total <= self.head + self.tail for stream in named.values()):
+            return None
+        for stream in named.values():
+            stream.is_shelved = True
+        spools = {name: stream.spool for name, stream in named.items()}
+        number = self.commands.shelf.put(Shelved(spools, self.prefix))
+        self.service.after(SHELF_LIFE + 1.0, self.commands.shelf.clear_old)
+        kept = {name: [spool.total, *spool.kept()] for name, spool in spools.items()}
+        return {"number": number, **kept}
 
     def _kept(self, stream: Stream, pieces: list[bytes]) -> dict[str, int]:
         head, tail = stream.spool.ends(self.head, self.tail)

@@ -715,14 +715,15 @@ def status(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Repl
         try:
             fd = workspace.open(path, flags)
         except (FileNotFoundError, NotADirectoryError):
-            return {**nothing, "mark": None}, b""
+            return {**nothing, "mark": None, "modified": None}, b""
         try:
             found = os.fstat(fd)
             key = workspace.key(fd)
         finally:
             os.close(fd)
     reply = {"exists": True, "type": letter(found.st_mode), "size": found.st_size}
-    return {**reply, "hash": None, "key": key, "mark": mark(found)}, b""
+    more = {"hash": None, "key": key, "mark": mark(found), "modified": time_text(found.st_mtime_ns)}
+    return {**reply, **more}, b""
 
 
 OPERATIONS: dict[str, Operation] = {

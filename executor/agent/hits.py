@@ -33,9 +33,9 @@ class _File:
 
     __slots__ = ("has_more", "label", "lines", "matches", "name", "size")
 
-    def __init__(self, name: bytes) -> None:
+    def __init__(self, name: bytes, prefix: str) -> None:
         self.name = name
-        self.label = spelled(name.decode("utf-8", "surrogateescape")).encode()
+        self.label = spelled(prefix + name.decode("utf-8", "surrogateescape")).encode()
         self.lines: list[tuple[bool, bytes, bool]] = []
         self.matches = 0
         self.size = 0
@@ -110,8 +110,9 @@ class Hits:
         warnings: what went wrong, for the model.
     """
 
-    def __init__(self, options: Options, name_filter: Filter) -> None:
+    def __init__(self, options: Options, name_filter: Filter, prefix: str = "") -> None:
         self._options = options
+        self._prefix = prefix
         self._filter = name_filter
         self._buffer = b""
         self._long: _LongLine | None = None
@@ -222,7 +223,7 @@ class Hits:
             self._end_file()
             self._work += self._filter.work(said[1])
             if self._filter.takes(said[1]):
-                self._file = _File(said[1])
+                self._file = _File(said[1], self._prefix)
                 line = self._file.label + b": binary file matches"
                 self._file.add(True, line, self._options.max_bytes)
 
@@ -235,7 +236,7 @@ class Hits:
         self._last_match = self._last_line = 0
         self._work += self._filter.work(name)
         if self._filter.takes(name):
-            self._file = _File(name)
+            self._file = _File(name, self._prefix)
 
     def _add(self, number: int, column: bytes | None, line: bytes, *, clipped: bool) -> None:
         """Add a line of the open file; a match if it has a column."""

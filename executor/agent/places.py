@@ -42,12 +42,30 @@ def _place(workspace: Workspace, path: str) -> dict[str, Any]:
     try:
         if len(os.fsencode(path)) > MAX_PATH or "\0" in path:
             return _unknown(path, UNCLEAR)
+        if workspace.box is not None and _is_beside(workspace, path):
+            return _beside(workspace.box, path)
         name = workspace.plain(workspace.spelled_out(path))
         return _direct(workspace, name) or _Trace(workspace).follow(name)
     except OSError as error:
         return _unknown(path, OUTSIDE if error.errno == errno.EXDEV else UNCLEAR)
     except ValueError:  # half of a surrogate pair
         return _unknown(path, UNCLEAR)
+
+
+def _is_beside(workspace: Workspace, path: str) -> bool:
+    root = workspace.root.rstrip("/") + "/"
+    return path.startswith("/") and not f"{path}/".startswith(root)
+
+
+def _beside(box: Workspace, path: str) -> dict[str, Any]:
+    """The place of an absolute path outside of the workspace, from where links may lead in."""
+    name = box.plain(box.spelled_out(path))
+    found = _direct(box, name) or _Trace(box).follow(name)
+    for key in ("path", "own", "missing"):
+        if found[key] is not None:
+            found[key] = box.named(found[key])
+    found["links"] = [box.named(link) for link in found["links"]]
+    return found
 
 
 def _record(path: str, state: str) -> dict[str, Any]:
@@ -134,6 +152,11 @@ class _Trace:
                 if error.errno not in _MISSING:
                     raise
                 return self._missing(path)
+            try:
+                self._workspace.enter(fd)
+            except BaseException:
+                os.close(fd)
+                raise
             self._enter(fd, path)
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 

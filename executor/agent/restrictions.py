@@ -7,6 +7,7 @@ kernel says which file a descriptor stands for, whatever way led to it.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _SLICE = 500
 _MOST = 200_000
 """Entries of a directory that is moved; a larger one is not looked through."""
+_NO_DIRECTORY = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | SAFE
 
 
@@ -114,8 +116,10 @@ class Restrictions:
             name, path = todo.pop()
             try:
                 fd = os.open(name, _DIRECTORY, dir_fd=place.parent)
-            except OSError:
-                continue  # gone, or a link by now: nothing of it moves along
+            except OSError as error:
+                if error.errno in _NO_DIRECTORY:
+                    continue  # gone, or a link by now: nothing of it moves along
+                raise
             try:
                 with os.scandir(fd) as entries:
                     for entry in entries:

@@ -117,6 +117,12 @@ class _Waiting:
         return piece
 
 
+def _listing(workspace: Workspace) -> list[str]:
+    """The beginning of a command that names files, each with a NUL after it."""
+    common = [*_COMMON, *workspace.unsearched]
+    return [workspace.ripgrep, "--files", "--null", "--no-messages", *common]
+
+
 def _nothing(piece: bytes) -> Pauses:
     """Takes output that only the exit code of its program is asked for."""
     yield from ()
@@ -295,7 +301,8 @@ def glob(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
         if pattern.literal or not stat.S_ISDIR(status.st_mode):
             _Hidden(workspace, base)  # refuses it if it is one
     if pattern.literal or not stat.S_ISDIR(status.st_mode):
-        found = [os.fsencode(base)] if pattern.literal and stat.S_ISREG(status.st_mode) else []
+        is_it = pattern.literal and stat.S_ISREG(status.st_mode)
+        found = [os.fsencode(workspace.prefix + base)] if is_it else []
         return _globbed(found, len(found), 0, False, None if found else _hint(base, status))
     with workspace.failures(base):
         search = _Glob(workspace, pattern, base, arguments)
@@ -381,6 +388,7 @@ class _Glob:
         self._prefix = base + "/" if base else ""
         self._parts = 0 if workspace.beneath else 1
         self._strip = len(os.fsencode(self._prefix)) + 2
+        self._named = os.fsencode(workspace.prefix)
         self._rest = b""
         age_of = self._age if arguments.get("order") == "modified" else _no_age
         keep = arguments.get("max_results", 1000)
@@ -401,7 +409,7 @@ class _Glob:
 
     def run(self) -> Steps:
         """The reply."""
-        argv = [self._workspace.ripgrep, "--files", "--null", "--no-messages", *_COMMON]
+        argv = _listing(self._workspace)
         if self._pattern.depth is not None:
             argv.append(f"--max-depth={self._pattern.depth}")
         kills = _kills()
@@ -418,7 +426,7 @@ class _Glob:
                     yield from self._offer(self._visible, path)
         elif self._links:
             yield from self._add_links()
-        found = self._visible.sorted()
+        found = [self._named + path for path in self._visible.sorted()]
         reading = self._visible.reading if found else self._all.reading
         everything = self._all.counts.get(reading, 0) if reading is not None else 0
         ignored = max(0, everything - self._visible.total)
@@ -473,7 +481,7 @@ class _Glob:
                 continue  # what is in it is counted where ripgrep names it
             except OSError as error:
                 if error.errno in (errno.EACCES, errno.EPERM):
-                    self._unreadable.append(self._prefix + directory)
+                    self._unreadable.append(self._workspace.prefix + self._prefix + directory)
                 continue
             try:
                 with os.scandir(fd) as scan:
@@ -690,7 +698,7 @@ class Filter:
                     work = 0
                     yield None
 
-        argv = [workspace.ripgrep, "--files", "--null", "--no-messages", *_COMMON]
+        argv = _listing(workspace)
         yield from _run_whole([*argv, "--", "./" + base], take)
         return {}, b""
 
@@ -719,7 +727,7 @@ def grep(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
         anything = yield from _sees_anything(workspace, base)
         if not anything:
             hits, exit = yield from _search(workspace, options, base, name_filter, ignored=True)
-    for warning in _warnings(exit):
+    for warning in _warnings(workspace, exit):
         hits.warn(warning)
     if name_filter.hidden:
         denied = yield from _count_hidden(workspace, base, name_filter)
@@ -776,7 +784,7 @@ def _count_hidden(
                 work = 0
                 yield None
 
-    argv = [workspace.ripgrep, "--files", "--null", "--no-messages", *_COMMON]
+    argv = _listing(workspace)
     yield from _run_whole([*argv, *name_filter.flags, "--", "./" + base], take)
     return count
 
@@ -800,8 +808,9 @@ def _search(
     ignored: bool,
     most: int = _MAX_OUTPUT,
 ) -> Generator[Command | None, bytes | Exit | None, tuple[Hits, Exit]]:
-    hits = Hits(options, name_filter)
-    argv = options.argv(workspace.ripgrep, base, ignored=ignored, narrow=name_filter.flags)
+    hits = Hits(options, name_filter, workspace.prefix)
+    narrow = [*name_filter.flags, *workspace.unsearched]
+    argv = options.argv(workspace.ripgrep, base, ignored=ignored, narrow=narrow)
     kills = _kills()
     exit = yield from _run(argv, hits.feed, lambda: hits.read > most)
     if hits.read > most:
@@ -850,14 +859,20 @@ def _sees_anything(
 ) -> Generator[Command | None, bytes | Exit | None, bool]:
     """Is there any file below `base` that is not ignored?"""
     argv = [workspace.ripgrep, "--files", "--quiet", "--no-messages", *_COMMON]
+    argv += workspace.unsearched
     exit = yield from _run_whole([*argv, "--", "./" + base], _nothing)
     return exit.status == 0
 
 
-def _warnings(exit: Exit) -> list[str]:
+def _warnings(workspace: Workspace, exit: Exit) -> list[str]:
     lines = exit.stderr.decode("utf-8", "surrogateescape").split("\n")
-    texts = (spelled(line).removeprefix("rg: ").removeprefix("./") for line in lines)
-    return sorted(text for text in texts if text.strip())
+    texts = (spelled(line).removeprefix("rg: ") for line in lines)
+    named = (
+        workspace.prefix + text[2:] if text.startswith("./") else text
+        for text in texts
+        if text.strip()
+    )
+    return sorted(named)
 
 
 OPERATIONS: dict[str, Operation] = {"glob": glob, "grep": grep}

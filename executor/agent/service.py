@@ -43,6 +43,9 @@ PAUSE_INPUT = 4 << 20
 SLICE = 0.005
 """Seconds that operations run on before the loop looks elsewhere."""
 DEFAULT_LEASE = 30.0
+DIRECTORIES = "/workspaces"
+"""Directories that are mounted beside the worktree."""
+MAX_DIRECTORIES = 32
 _UNREADABLE = (
     *(FrameError, ValueError, KeyError, TypeError, AttributeError),
     *(RecursionError, OverflowError),  # JSON that is too deep; Infinity for a size
@@ -98,6 +101,7 @@ class Service:
         self.heard = time.monotonic()
         self.settings: dict[str, Any] = {}
         self.workspace: Any = None
+        self.roots: Any = None
         self.commands: Any = None
         self.operations = dict(FILE_OPERATIONS)
 
@@ -223,6 +227,7 @@ class Service:
 
     def _on_hello(self, settings: dict[str, Any]) -> None:
         from .commands import Commands
+        from .roots import Roots
         from .workspace import Workspace
 
         self.settings = settings
@@ -230,6 +235,7 @@ class Service:
         self.workspace = Workspace(settings["root"])
         if "ripgrep" in settings:
             self.workspace.ripgrep = settings["ripgrep"]
+        self.roots = Roots(self.workspace, settings.get("roots", ()), settings.get("hidden", ()))
         self.commands = Commands(self, settings)
 
     def send(self, data: bytes) -> None:
@@ -342,11 +348,15 @@ class Service:
             if name == "run":
                 self.commands.start(channel, arguments, body)
                 return
-            outcome = self._operation(name)(self.workspace, arguments, body)
+            if name == "fetch":
+                self.reply(channel, *self.commands.fetch(arguments))
+                return
+            workspace = self.roots.place(name, arguments)
+            outcome = self._operation(name)(workspace, arguments, body)
             if isinstance(outcome, tuple):
                 self.reply(channel, *outcome)
                 return
-            task = Task(self, channel, outcome)
+            task = Task(self, channel, outcome, workspace.root)
             self.calls[channel] = task
             self.runnable.append(task)
         except Exception as error:  # one faulty call must not end the box
@@ -404,9 +414,10 @@ class Service:
 class Task:
     """An operation that gives way, and the program that it may be running."""
 
-    def __init__(self, service: Service, channel: int, steps: Steps) -> None:
+    def __init__(self, service: Service, channel: int, steps: Steps, directory: str) -> None:
         self.service = service
         self.channel = channel
+        self.directory = directory
         self.steps: Generator[Any, Any, Any] = steps
         self.credit = 0
         self.is_waiting = False
@@ -468,10 +479,9 @@ class Task:
         self.out, out = os.pipe2(os.O_CLOEXEC)
         self.err, err = os.pipe2(os.O_CLOEXEC)
         try:
-            root = self.service.settings["root"]
             environment = {"PATH": os.defpath, "LANG": "C.UTF-8"}
             argv = command.argv
-            self.pid = processes.spawn(argv[0], argv, environment, root, out, err)
+            self.pid = processes.spawn(argv[0], argv, environment, self.directory, out, err)
         except OSError as error:
             failure = processes.start_failure(error, os.path.basename(command.argv[0]))
             self.pid = 0
@@ -566,6 +576,15 @@ def _identity(path: str) -> list[int] | None:
     return [status.st_dev, status.st_ino]
 
 
+def _mounted() -> list[str]:
+    """Where the host has mounted what it looks at again."""
+    try:
+        more = sorted(os.listdir(DIRECTORIES))[:MAX_DIRECTORIES]
+    except OSError:
+        more = []
+    return ["/workspace", "/etc/passwd", *(f"{DIRECTORIES}/{name}" for name in more)]
+
+
 def _content_hash() -> str:
     try:
         with open(RUNTIME + "/hash", encoding="ascii") as file:
@@ -581,10 +600,11 @@ def serve(source: int, sink: int) -> None:
     service = Service(source, sink)
     version = ".".join(map(str, sys.version_info[:3]))
     ready: dict[str, Any] = {"hash": _content_hash(), "pid": os.getpid(), "python": version}
-    ready["mounted"] = {path: _identity(path) for path in ("/workspace", "/etc/passwd")}
+    ready["mounted"] = {path: _identity(path) for path in _mounted()}
     service.send(encode_json(frame.READY, 0, ready))
     # While the host reads READY, load what its first frame needs.
     from .commands import Commands  # noqa: F401
+    from .roots import Roots  # noqa: F401
     from .workspace import Workspace  # noqa: F401
 
     # Calls are freed by counting references; looking for cycles between them would cost

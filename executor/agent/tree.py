@@ -280,7 +280,7 @@ def delete(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Step
         if status is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         workspace.require_free(status, path)
-        name = workspace.plain(path)
+        name = workspace.prefix + workspace.plain(path)
         if not stat.S_ISDIR(status.st_mode):
             os.unlink(place.name, dir_fd=place.parent)
             deletion.done(None, name)

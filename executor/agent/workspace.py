@@ -220,6 +220,10 @@ class Workspace:
         ripgrep: the program that searches.
         beneath: the kernel resolves paths; otherwise every path is walked.
         restrictions: what the loop's rules deny; None = nothing.
+        prefix: stands before what the host is told of paths below the root: nothing for the
+            worktree, whose paths have no leading slash.
+        unsearched: options of ripgrep that leave out what is not searched.
+        box: all that is around it, where that may be looked at; None = nothing.
     """
 
     def __init__(self, root: str, label: str = MOUNT) -> None:
@@ -228,6 +232,10 @@ class Workspace:
         self.ripgrep = RIPGREP
         self.directory = os.open(self.root, DIRECTORY | os.O_CLOEXEC)
         self._root = self.root.rstrip("/") + "/"
+        self._named = self._root
+        self.prefix = ""
+        self.unsearched: list[str] = []
+        self.box: Workspace | None = None
         self._prefix = os.fsencode(self._root)
         self.beneath = True
         self.restrictions: Restrictions | None = None
@@ -239,6 +247,11 @@ class Workspace:
     def close(self) -> None:
         """Close the root."""
         os.close(self.directory)
+
+    def names_from(self, worktree: Workspace) -> None:
+        """Name files as seen from the worktree: those elsewhere by their absolute paths."""
+        self._named = worktree._root
+        self.prefix = self._root
 
     # ─── resolving ──────────────────────────────────────────────────────────────────
 
@@ -317,13 +330,21 @@ class Workspace:
                         if links > _MAX_LINKS:
                             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
                         todo.append(opened)
-                    elif last:
-                        return opened
                     else:
                         trail.append(opened)
+                        self.enter(opened)
+                        if last:
+                            return trail.pop()
             return os.open(b".", flags | os.O_DIRECTORY, dir_fd=trail[-1])
         finally:
             _forget(trail)
+
+    def enter(self, fd: int) -> None:
+        """Look at what was opened on a walk.
+
+        Raises:
+            OSError: EXDEV, it must not be entered.
+        """
 
     def locate(self, path: str, *, follow: bool, make_parents: bool = False) -> Place:
         """The open directory and the name in it that `path` means.
@@ -471,9 +492,9 @@ class Workspace:
         path = os.readlink(f"/proc/self/fd/{fd}").removesuffix(" (deleted)")
         if name:
             path = f"{path.rstrip('/')}/{name}"
-        if path == self.root:
+        if path == self._named[:-1]:
             return ""
-        return path.removeprefix(self._root)
+        return path.removeprefix(self._named)
 
     def key(self, fd: int, name: str = "") -> str:
         """What tells a file from others, by whatever path it was reached.
@@ -485,11 +506,18 @@ class Workspace:
         path = os.readlink(f"/proc/self/fd/{fd}")
         if name:
             path = f"{path.rstrip('/')}/{name}"
-        if path.startswith(self._root):
-            path = path[len(self._root) :]
+        if path.startswith(self._named):
+            path = path[len(self._named) :]
         if len(path) > MAX_KEY:
             path = "#" + blake2b(os.fsencode(path), digest_size=32).hexdigest()
         return path
+
+    def named(self, path: str) -> str:
+        """A path below the root as the host is told it: from the worktree's root, or absolute."""
+        path = self.prefix + path
+        if path == self._named[:-1]:
+            return ""
+        return path.removeprefix(self._named)
 
     def require_free(self, status: os.stat_result, path: str) -> None:
         """Refuse the root and its `.git`, by whatever path they were reached.

@@ -22,11 +22,16 @@ from executor.catalog import Catalog
 from executor.controller import Controller, Loop
 from executor.errors import ConfigError
 from executor.frontends import diagnosis, shell
+from executor.frontends.asking import terminal
 from executor.frontends.lines import Item, Iteration, Lines
 from executor.frontends.options import (
+    AddDir,
+    Allow,
+    Ask,
     CallTimeout,
     Config,
     Cpus,
+    Deny,
     Disk,
     Env,
     ExecId,
@@ -51,6 +56,7 @@ from executor.frontends.running import (
     OK,
     Steps,
     finish,
+    require_outside,
     say,
     settings_of,
     show,
@@ -97,6 +103,9 @@ def run(
     toolset: Toolset = None,
     loop_type: LoopType = None,
     mode: ModeName = None,
+    allow: Allow = None,
+    ask: Ask = None,
+    deny: Deny = None,
     image: Image = None,
     runtime: Runtime = None,
     config: Config = None,
@@ -108,6 +117,7 @@ def run(
     env: Env = None,
     exec_id: ExecId = None,
     uid: Uid = None,
+    add_dir: AddDir = None,
     seccomp: Seccomp = None,
     quota: Quota = None,
     disk: Disk = None,
@@ -128,6 +138,9 @@ def run(
             toolset=toolset,
             loop_type=loop_type,
             mode=mode,
+            allow=tuple(allow or ()),
+            ask=tuple(ask or ()),
+            deny=tuple(deny or ()),
             image=image,
             runtime=runtime,
             memory=memory,
@@ -138,6 +151,7 @@ def run(
             environment=environment_of(env),
             exec_id=exec_id,
             uid=uid,
+            add_dirs=tuple(add_dir) if add_dir else None,
             seccomp=seccomp,
             quota=quota,
             disk_bytes=disk,
@@ -150,10 +164,11 @@ def run(
 async def _run(make: Callable[[Catalog], LoopSpec], config: Path | None, calls: str) -> int:
     settings, catalog = settings_of(config)
     spec = make(catalog)
+    require_outside(config or settings.config_file, spec.worktree)
     source = _open_calls(calls)
     steps = Steps()
     try:
-        async with Controller(settings, catalog, progress=steps) as controller:
+        async with Controller(settings, catalog, progress=steps, approver=terminal()) as controller:
             started = time.monotonic()
             async with controller.open(spec) as loop:
                 steps.close()
@@ -290,6 +305,9 @@ def call(
     worktree: Worktree = ".",
     toolset: Toolset = None,
     mode: ModeName = None,
+    allow: Allow = None,
+    ask: Ask = None,
+    deny: Deny = None,
     image: Image = None,
     runtime: Runtime = None,
     config: Config = None,
@@ -298,6 +316,7 @@ def call(
     pids: Pids = None,
     env: Env = None,
     uid: Uid = None,
+    add_dir: AddDir = None,
     seccomp: Seccomp = None,
     quota: Quota = None,
     disk: Disk = None,
@@ -315,6 +334,9 @@ def call(
             worktree,
             toolset=toolset,
             mode=mode,
+            allow=tuple(allow or ()),
+            ask=tuple(ask or ()),
+            deny=tuple(deny or ()),
             image=image,
             runtime=runtime,
             memory=memory,
@@ -322,6 +344,7 @@ def call(
             pids=pids,
             environment=environment_of(env),
             uid=uid,
+            add_dirs=tuple(add_dir) if add_dir else None,
             seccomp=seccomp,
             quota=quota,
             disk_bytes=disk,
@@ -335,11 +358,13 @@ async def _call(
 ) -> int:
     given = _arguments(text)
     settings, catalog = settings_of(config)
+    spec = make(catalog)
+    require_outside(config or settings.config_file, spec.worktree)
     steps = Steps()
     try:
         async with (
-            Controller(settings, catalog, progress=steps) as controller,
-            controller.open(make(catalog)) as loop,
+            Controller(settings, catalog, progress=steps, approver=terminal()) as controller,
+            controller.open(spec) as loop,
         ):
             steps.close()
             await _read_first(loop, tool, given)

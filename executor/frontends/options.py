@@ -20,6 +20,15 @@ ModeName = Annotated[
     str | None,
     typer.Option("--mode", help="Permission mode: default, plan, acceptEdits, bypass (default)."),
 ]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option("--allow", help="Rule of calls that run unasked, e.g. run_command(git push *)."),
+]
+Ask = Annotated[list[str] | None, typer.Option("--ask", help="Rule of calls that are asked about.")]
+Deny = Annotated[
+    list[str] | None,
+    typer.Option("--deny", help="Rule of calls that are refused, e.g. read_file(**/.env*)."),
+]
 Image = Annotated[str | None, typer.Option("--image", help="base, heavy, or any image.")]
 Runtime = Annotated[str | None, typer.Option("--runtime", help="The engine's runtime, e.g. runsc.")]
 Config = Annotated[
@@ -40,6 +49,13 @@ Env = Annotated[
 ]
 Uid = Annotated[
     int | None, typer.Option("--uid", help="Run as this uid instead of the worktree's owner.")
+]
+AddDir = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--add-dir",
+        help="DIR, DIR:ro or DIR:rw at /workspaces/NAME beside the worktree; may be repeated.",
+    ),
 ]
 ExecId = Annotated[str | None, typer.Option("--exec-id", help="Name of the loop.")]
 Seccomp = Annotated[

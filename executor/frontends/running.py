@@ -134,6 +134,25 @@ def settings_of(config: Path | None) -> tuple[Settings, Catalog]:
     return settings, load(config or settings.config_file)
 
 
+def require_outside(config: Path | None, worktree: Path | str) -> None:
+    """Refuse a configuration that the loop could write: it has hooks, which run here.
+
+    Args:
+        config: the file; None = there is none.
+        worktree: of the loop.
+
+    Raises:
+        ConfigError: the file lies in the worktree.
+    """
+    if config is not None and Path(os.path.realpath(config)).is_relative_to(
+        os.path.realpath(worktree)
+    ):
+        raise ConfigError(
+            f"config: {config} lies in the worktree, where the loop can rewrite it; "
+            "keep it elsewhere"
+        )
+
+
 class Steps:
     """Shows what takes long while a box is opened; nothing where it is quick."""
 

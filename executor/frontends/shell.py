@@ -20,6 +20,7 @@ from executor.catalog import Catalog
 from executor.controller import Controller, Loop
 from executor.errors import ConfigError
 from executor.frontends.options import (
+    AddDir,
     Config,
     Cpus,
     Disk,
@@ -80,6 +81,7 @@ def shell(
     env: Env = None,
     exec_id: ExecId = None,
     uid: Uid = None,
+    add_dir: AddDir = None,
     seccomp: Seccomp = None,
     quota: Quota = None,
     disk: Disk = None,
@@ -108,6 +110,7 @@ def shell(
             environment=environment_of(env),
             exec_id=exec_id,
             uid=uid,
+            add_dirs=tuple(add_dir) if add_dir else None,
             seccomp=seccomp,
             quota=quota,
             disk_bytes=disk,

@@ -78,12 +78,16 @@ def most_data(op: str, arguments: Mapping[str, Any]) -> int:
         return 2 * (_asked(arguments, "head") + _asked(arguments, "tail"))
     if op == "read" and arguments.get("encoding") == "base64":
         return MAX_RAW
+    if op == "fetch":
+        return _asked(arguments, "size")
     if op in ("read", "grep"):
         return _asked(arguments, "max_bytes") + 4 * _asked(arguments, "line_chars") + SLACK
     return _MOST.get(op, MAX_DATA)
 
 
-_MOST = {"list": MAX_RECORDS, "write": 0, "edit": 0, "stat": 0, "move": 0, "resolve": 0, "restrict": 0}
+_MOST = {"list": MAX_RECORDS} | dict.fromkeys(
+    ("write", "edit", "stat", "move", "resolve", "restrict"), 0
+)
 
 
 def _asked(arguments: Mapping[str, Any], name: str) -> int:
@@ -155,6 +159,26 @@ def _places(value: Any) -> bool:
         and all(is_right(place[name]) for name, is_right in _PLACE.items())
         for place in value
     )
+
+
+def _shelf(value: Any) -> bool:
+    """Where the whole output can be fetched; an agent need not keep it."""
+    if value is None or value is _ABSENT:
+        return True
+    return (
+        type(value) is dict
+        and _count(value.get("number"))
+        and value.keys() <= {"number", "stdout", "stderr"}
+        and all(map(_is_kept, (value[name] for name in value.keys() - {"number"})))
+    )
+
+
+def _is_kept(value: Any) -> bool:
+    """[total, bytes of the beginning, bytes of the end]."""
+    if type(value) is not list or len(value) != 3 or not all(map(_count, value)):
+        return False
+    total, head, tail = value
+    return bool(head + tail <= total)
 
 
 def _directory(value: Any) -> bool:
@@ -255,9 +279,10 @@ _SHAPES: dict[str, Shape] = {
     "move": Shape({}),
     "stat": Shape(
         {"key": _key, "exists": _flag, "mark": _maybe_text},
-        frozenset({"type", "size", "hash"}),
+        frozenset({"type", "size", "hash", "modified"}),
     ),
     "restrict": Shape({}),
+    "fetch": Shape({"next": _count}),
     "resolve": Shape({"places": _places}),
     "list": Shape(
         {
@@ -298,6 +323,7 @@ _SHAPES: dict[str, Shape] = {
             "notes": _texts,
             "shell": _maybe_text,
             "interpreter": _maybe_text,
+            "shelf": _shelf,
         },
         frozenset({"cancelled", "stdout", "stderr"}),
         _is_run,

@@ -19,13 +19,15 @@ HOME = "/home/sandbox"
 
 
 @lru_cache(maxsize=256)
-def analyse(text: str, cwd: str = MOUNT, home: str | None = HOME) -> Script:
+def analyse(text: str, cwd: str = MOUNT, home: str | None = HOME, *, posix: bool = False) -> Script:
     """What a command line runs, reads and writes.
 
     Args:
         text: as it will be given to `bash -c`; bytes that are no UTF-8 as lone surrogates.
         cwd: where it will be run, absolute, as seen in the box.
         home: what HOME will be; None = not known.
+        posix: it will be given to another shell than bash: what only bash knows is not
+            understood.
     """
-    analysis = analysed(text, cwd, home)
+    analysis = analysed(text, cwd, home, posix=posix)
     return Script.of(analysis.commands, analysis.fault, changes_directory=analysis.moves)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from executor.shell.effects import Text
+from executor.shell.programs import may_evaluate
 from executor.shell.values import NotUnderstood, Word
 
 Arguments = Sequence[Word]
@@ -59,7 +61,9 @@ def _exit(arguments: Arguments, posix: bool) -> Changes:
 
 
 def _eval(arguments: Arguments, posix: bool) -> Changes:
-    texts = [word.text for word in arguments if word.text != "--"]
+    texts = [word.text for word in arguments]
+    if texts[:1] == ["--"]:
+        del texts[0]
     if not texts:
         return Changes(True)
     text = None if None in texts else " ".join(text or "" for text in texts)
@@ -72,7 +76,7 @@ def _source(arguments: Arguments, posix: bool) -> Changes:
 
 
 def _trap(arguments: Arguments, posix: bool) -> Changes:
-    words = [word for word in arguments if word.text != "--"]
+    words = arguments[1:] if arguments and arguments[0].text == "--" else arguments
     if not words or words[0].text in ("-", "", "-l", "-p"):
         return Changes(True)
     return Changes(words[0].text is not None, texts=(Text(words[0].text, posix, here=True),))
@@ -132,18 +136,14 @@ def _variables(arguments: Arguments, posix: bool) -> Changes:
     """`export` and the like; values were looked at as assignments."""
     _subscripts(arguments)
     options = [word.text or "" for word in arguments if word.prefix.startswith("-")]
-    if any(re.search(r"[nif]", option) for option in options):
-        if any("i" in option or "n" in option for option in options):
-            raise NotUnderstood("a variable that stands for another or is evaluated")
+    if any("i" in option or "n" in option for option in options):
+        raise NotUnderstood("a variable that stands for another or is evaluated")
     return Changes(not any("f" in option for option in options))
 
 
 def _unset(arguments: Arguments, posix: bool) -> Changes:
     _subscripts(arguments)
     return Changes(True)
-
-
-_READ_VALUED = "dnNptiua"
 
 
 def _read(arguments: Arguments, posix: bool) -> Changes:
@@ -157,7 +157,7 @@ def _mapfile(arguments: Arguments, posix: bool) -> Changes:
     _subscripts(arguments)
     texts = [
         Text(following.text, posix, here=True)
-        for word, following in zip(arguments, arguments[1:], strict=False)
+        for word, following in pairwise(arguments)
         if (word.text or "").startswith("-C")
     ]
     if any(re.match(r"-\w*C.", word.text or "") for word in arguments):
@@ -192,14 +192,9 @@ def _let(arguments: Arguments, posix: bool) -> Changes:
     raise NotUnderstood("let evaluates a text; write (( ))")
 
 
-def _may_split(word: Word) -> bool:
-    return word.splits and not word.is_number
-
-
 def _test(arguments: Arguments, posix: bool) -> Changes | None:
-    if any(word.text in ("-v", "-R") or _may_split(word) for word in arguments):
-        if any(word.text is None or "[" in word.text for word in arguments):
-            raise NotUnderstood("a test that may be of a variable's subscript")
+    if may_evaluate(arguments):
+        raise NotUnderstood("a test that may be of a variable's subscript")
     return None
 
 
@@ -208,6 +203,21 @@ def _enable(arguments: Arguments, posix: bool) -> Changes:
 
 
 def _plain(arguments: Arguments, posix: bool) -> Changes:
+    return Changes(True)
+
+
+def _wait(arguments: Arguments, posix: bool) -> Changes:
+    # -p names a variable.
+    if any((word.text or "").startswith("-") and "p" in (word.text or "") for word in arguments):
+        _subscripts(arguments)
+    if any(word.text is None and not word.is_number for word in arguments):
+        raise NotUnderstood("wait may set a variable whose name can't be known")
+    return Changes(True)
+
+
+def _jobs(arguments: Arguments, posix: bool) -> Changes:
+    if any(word.text is None or "x" in word.text for word in arguments):
+        raise NotUnderstood("jobs -x runs a command")
     return Changes(True)
 
 
@@ -240,11 +250,15 @@ BUILTINS: dict[str, Builtin] = {
     "[": _test,
     "enable": _enable,
     "hash": _unknown,
-    "complete": _enable,
+    "complete": _unknown,
+    "compgen": _unknown,
+    "compopt": _unknown,
     "bind": _enable,
     "fc": _unknown,
     "history": _enable,
     **{name: _variables for name in ("export", "declare", "typeset", "local", "readonly")},
-    **{name: _plain for name in ("return", "break", "continue", "shift", "wait", "jobs")},
+    **{name: _plain for name in ("return", "break", "continue", "shift")},
+    "wait": _wait,
+    "jobs": _jobs,
 }
 """Builtins that are more than a program. None = it is like one, after all."""

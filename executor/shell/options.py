@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -122,7 +123,8 @@ def _take(parsed: Parsed, name: str, arguments: Sequence[Word], at: int) -> int:
         parsed.is_known = False
         return 0
     value = arguments[at + 1]
-    if value.splits:
+    if value.splits or re.match(r"-[^\d]", value.prefix):
+        # Should a version of the program not take an argument here, it would be an option.
         parsed.is_certain = False
     parsed.values.setdefault(name, []).append(value)
     return 1

@@ -6,6 +6,7 @@ makes it do anything, unless no option of that program can do harm (`free`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -125,7 +126,7 @@ _GREP = options(
 )
 
 _RG = options(
-    flags="0aFHIiLlNnopPqSsUuvVwxcz".replace("z", "") + ".",
+    flags="0aFHIiLlNnopPqSsUuvVwxc.",
     valued="ABCeEfgjMmrtTd",
     long=(
         "text byte-offset case-sensitive column no-column count count-matches crlf debug files "
@@ -199,10 +200,15 @@ _JQ = options(
 )
 
 PROGRAMS: dict[str, Program] = {
-    **{name: Program("read", table, True, blurs=_names("files0-from")) for name, table in _FREE_READERS.items()},
+    **{
+        name: Program("read", table, True, blurs=_names("files0-from"))
+        for name, table in _FREE_READERS.items()
+    },
     **{name: Program("read", options(), True, blurs=_names("c check")) for name in _SUMS},
     **{name: Program("text", options(), True) for name in _FREE_TEXTS},
-    "ls": Program("list", options(valued="ITw", long_valued="ignore hide tabsize width"), True, "."),
+    "ls": Program(
+        "list", options(valued="ITw", long_valued="ignore hide tabsize width"), True, "."
+    ),
     "dir": Program("list", options(valued="ITw"), True, "."),
     "vdir": Program("list", options(valued="ITw"), True, "."),
     "stat": Program("list", options(valued="c", long_valued="format printf"), True),
@@ -223,16 +229,33 @@ PROGRAMS: dict[str, Program] = {
     "sort": Program("read", _SORT),
     "uniq": Program(
         "read",
-        options("cdDuiz", "fsw", "count repeated unique ignore-case zero-terminated group all-repeated", "skip-fields skip-chars check-chars"),
+        options(
+            "cdDuiz",
+            "fsw",
+            ("count repeated unique ignore-case zero-terminated group all-repeated"),
+            "skip-fields skip-chars check-chars",
+        ),
         most=1,
     ),
     "diff": Program("read", _DIFF),
     "hexdump": Program("read", options("bcCdovx", "ens")),
-    "file": Program("read", options("bhiLkNrs0v", "F", "brief mime mime-type mime-encoding dereference no-dereference no-pad keep-going raw print0 extension")),
+    "file": Program(
+        "read",
+        options(
+            "bhiLkNrs0v",
+            "F",
+            (
+                "brief mime mime-type mime-encoding dereference no-dereference no-pad "
+                "keep-going raw print0 extension"
+            ),
+        ),
+    ),
     "tree": Program("list", _TREE, default="."),
-    "hostname": Program("text", options("fsdiIAy", long="fqdn short domain ip-address all-ip-addresses"), most=0),
+    "hostname": Program(
+        "text", options("fsdiIAy", long="fqdn short domain ip-address all-ip-addresses"), most=0
+    ),
     "printenv": Program("text", most=0),
-}  # fmt: skip
+}
 """Read-only programs. What is not in here, and not below, is not known."""
 
 
@@ -257,7 +280,8 @@ def _date(arguments: Arguments) -> Effect:
         "date rfc-3339 reference",
         files="r reference",
     )
-    parsed = parse(table, arguments)
+    precise = ("-Idate", "-Ihours", "-Iminutes", "-Iseconds", "-Ins")
+    parsed = parse(table, [word for word in arguments if word.text not in precise])
     if not (parsed.is_known and parsed.is_certain):
         return ANYTHING
     if not all(word.prefix.startswith("+") for word in parsed.operands):
@@ -282,21 +306,25 @@ def tested(arguments: Arguments) -> tuple[Word, ...]:
     for at, word in enumerate(arguments):
         previous = arguments[at - 1] if at else None
         following = arguments[at + 1] if at + 1 < len(arguments) else None
-        if previous is not None and (previous.text in _FILE_TESTS or previous.splits):
-            found.append(word)
-        elif any(near is not None and near.text in _COMPARED for near in (previous, following)):
+        is_compared = any(
+            near is not None and near.text in _COMPARED for near in (previous, following)
+        )
+        if is_compared or (previous and (previous.text in _FILE_TESTS or previous.splits)):
             found.append(word)
     return tuple(found)
 
 
-def _may_split(word: Word) -> bool:
-    return word.splits and not word.is_number
+def may_evaluate(arguments: Arguments) -> bool:
+    """Whether a test may be of a variable with a subscript, which may run commands."""
+    asks = any(
+        word.text in ("-v", "-R") or (word.splits and not word.is_number) for word in arguments
+    )
+    return asks and any(word.text is None or "[" in word.text for word in arguments)
 
 
 def _test(arguments: Arguments) -> Effect:
-    if any(word.text in ("-v", "-R") or _may_split(word) for word in arguments):
-        if any(word.text is None or "[" in word.text[:-1] for word in arguments):
-            return ANYTHING  # a variable's subscript may run commands
+    if may_evaluate(arguments):
+        return ANYTHING
     found = tested(arguments)
     return Effect(found, found, is_read_only=True)
 
@@ -317,7 +345,9 @@ def _jq(arguments: Arguments) -> Effect:
         return ANYTHING
     program = Program("script", _JQ)
     script = parse(_JQ, words).operands[:1]
-    if any(word.text is None or "import" in word.text or "include" in word.text for word in script):
+    if any(
+        word.text is None or re.search("import|include|modulemeta", word.text) for word in script
+    ):
         return ANYTHING  # a module's text is not known
     return program.effect(words)
 
@@ -330,7 +360,7 @@ def _awk(arguments: Arguments) -> Effect:
     script, *files = parsed.operands
     text = script.text
     if text is None or any(
-        mark in text for mark in ("|", ">", "@", "system", "getline", "ARGV", "\\", "/inet")
+        mark in text for mark in ("|", ">", "@", "system", "getline", "ARGV", "\\\n", "/inet")
     ):
         return ANYTHING
     return Effect(tuple(word for word in files if "=" not in (word.text or "")), is_read_only=True)
@@ -499,17 +529,34 @@ def _tar(arguments: Arguments) -> Effect:
 
 
 WRITERS: dict[str, Callable[[Arguments], Effect]] = {
-    "rm": _writes(options("dfiIrRv", "", "force recursive dir verbose one-file-system interactive preserve-root no-preserve-root")),
+    "rm": _writes(
+        options(
+            "dfiIrRv",
+            "",
+            (
+                "force recursive dir verbose one-file-system interactive preserve-root "
+                "no-preserve-root"
+            ),
+        )
+    ),
     "rmdir": _writes(options("pv", "", "parents verbose ignore-fail-on-non-empty")),
     "unlink": _writes(options()),
-    "touch": _writes(options("acfhm", "dtr", "no-create no-dereference", "date time reference", files="r reference")),
+    "touch": _writes(
+        options(
+            "acfhm", "dtr", "no-create no-dereference", "date time reference", files="r reference"
+        )
+    ),
     "mkdir": _writes(options("pv", "m", "parents verbose", "mode")),
     "mkfifo": _writes(options("", "m", "", "mode")),
     "truncate": _writes(options("co", "sr", "no-create", "size reference", files="r reference")),
     "tee": _writes(options("aip", "", "append ignore-interrupts")),
     "chmod": _writes(options("cfvR", "", "changes silent quiet verbose recursive"), 1),
-    "chown": _writes(options("cfvRhHLP", "", "changes silent quiet verbose recursive no-dereference"), 1),
-    "chgrp": _writes(options("cfvRhHLP", "", "changes silent quiet verbose recursive no-dereference"), 1),
+    "chown": _writes(
+        options("cfvRhHLP", "", "changes silent quiet verbose recursive no-dereference"), 1
+    ),
+    "chgrp": _writes(
+        options("cfvRhHLP", "", "changes silent quiet verbose recursive no-dereference"), 1
+    ),
     "shred": _writes(options("fuvxz", "ns")),
     "cp": _moves(_COPY, deletes=False),
     "install": _moves(_COPY, deletes=False),
@@ -517,7 +564,7 @@ WRITERS: dict[str, Callable[[Arguments], Effect]] = {
     "mv": _moves(_COPY, deletes=True),
     "dd": _dd,
     "tar": _tar,
-}  # fmt: skip
+}
 """Programs that write, and for which it is known what."""
 
 SPECIAL: dict[str, Callable[[Arguments], Effect]] = {

@@ -25,11 +25,11 @@ _EDITING = options(
 
 _ADDRESS = r"(?:\d+(?:~\d+)?|\$|/(?:[^/\\\n]|\\.)*/I?)"
 _COMMAND = re.compile(
-    rf"\s*(?:{_ADDRESS}(?:\s*,\s*(?:[+~]?\d+|{_ADDRESS}))?)?\s*!?\s*"
-    r"(?:[pPdDnNhHgGxz=}]|[qQ]\s*\d*|l\s*\d*|\{"
+    rf"\s*+(?:{_ADDRESS}(?:\s*+,\s*+(?:[+~]?\d+|{_ADDRESS}))?)?\s*+!?\s*+"
+    r"(?:[pPdDnNhHgGxz=}]|[qQ]\s*+\d*|l\s*+\d*|\{"
     r"|s([^\w\s\\;])(?:(?!\1)[^\\\n]|\\.)*\1(?:(?!\1)[^\\\n]|\\.)*\1[gpiIm0-9]*"
     r"|y([^\w\s\\;])(?:(?!\2)[^\\\n]|\\.)*\2(?:(?!\2)[^\\\n]|\\.)*\2)"
-    r"\s*(?:;|\n|\Z|(?=\}))",
+    r"\s*+(?:;|\n|\Z|(?=\}))",
     re.ASCII,
 )
 """One command that neither writes a file nor runs or reads anything: no w, W, e, r, R, F."""
@@ -45,9 +45,9 @@ def only_prints(script: str) -> bool:
         match = _COMMAND.match(script, at)
         if match is None:
             # What opens a block needs nothing behind it.
-            opening = re.compile(rf"\s*(?:{_ADDRESS}(?:\s*,\s*{_ADDRESS})?)?\s*!?\s*\{{").match(
-                script, at
-            )
+            opening = re.compile(
+                rf"\s*+(?:{_ADDRESS}(?:\s*+,\s*+{_ADDRESS})?)?\s*+!?\s*+\{{"
+            ).match(script, at)
             if opening is None:
                 return not script[at:].strip("; \n")
             at = opening.end()

@@ -6,11 +6,15 @@ import re
 from dataclasses import dataclass, field
 
 from executor.shell.syntax import Source
-from executor.shell.values import NotUnderstood, Word
+from executor.shell.values import NotUnderstood, Word, known
 from executor.shell.words import ASSIGNMENT, BLANK, Node, Reader, finished
 
 _REDIRECT = re.compile(r"(?:&>>|&>|(?:\d+)?(?:<<<|<<-|<<|<>|<&|>>|>\||>&|<(?!\()|>(?!\()))")
+_JOINED = re.compile(r"[\w+[\]]*\\\n", re.ASCII)
+"""A word that is joined by the shell before it looks whether it is reserved or assigns."""
+_SUBSCRIPTED = re.compile(r"[A-Za-z_]\w*\[", re.ASCII)
 _NAMED_DESCRIPTOR = re.compile(r"\{[A-Za-z_]\w*\}(?=[<>])", re.ASCII)
+_EXPANDED = re.compile(r"[$`\\'\"*?\[~{]")
 _BASH_ONLY = frozenset(("&>", "&>>", "<<<"))
 
 
@@ -123,14 +127,22 @@ def _token(
     scanned, stop = reader.word(at, end)
     if stop == at:
         raise NotUnderstood(f"{text[at]!r} stands where a word is expected")
+    if stop < end and text[stop] in "<>" and text.endswith("\\\n", at, stop):
+        raise NotUnderstood("a line is continued before a redirect")
+    if _JOINED.match(text, at, stop):
+        raise NotUnderstood("a line is continued within a word")
     match = ASSIGNMENT.match(text, at, stop)
+    if match is None and not statement.words and _SUBSCRIPTED.match(text, at, stop):
+        raise NotUnderstood("a subscript that is evaluated as it runs")
     declares = bool(statement.words) and statement.words[0].text in DECLARATIONS
     if match is None or (statement.words and not declares):
         if match is not None and text[match.end() : match.end() + 1] == "(":
             raise NotUnderstood("an array where none can stand")
-        statement.words += finished(scanned, home)
+        statement.words += finished(scanned, home, has_braces=not reader.posix)
         return stop
-    if match[2] is not None:
+    if reader.posix and (match[2] is not None or "+" in match[0]):
+        raise NotUnderstood(f"sh does not know the assignment {match[0]}")
+    if match[2] is not None and not match[2].isdigit():
         reader.used(match[2])
     scanned.units = scanned.units[match.end() - at :]
     value = finished(scanned, home, expand=False)[0]
@@ -157,6 +169,10 @@ def _redirect(
     at = blank.end() if blank is not None else match.end()
     if blank is not None and "\n" in blank[0]:
         raise NotUnderstood("a line is continued within a redirect")
+    if operator in (">&", "<&") and text.startswith("-", at, end):
+        # A token of its own, whatever stands behind it.
+        statement.redirects.append(Redirect(operator, known("-")))
+        return at + 1
     scanned, stop = reader.word(at, end)
     if stop == at or text[at] == "#":
         raise NotUnderstood("a redirect without a target")
@@ -166,13 +182,15 @@ def _redirect(
         raw = text[at:stop]
         if re.search(r"[$`<>]|\\\n", raw) or "\n" in raw:
             raise NotUnderstood("a here-document whose delimiter is no plain word")
-        delimiter = "".join(unit[0] for unit in scanned.units)
+        delimiter = scanned.literal
         quoted = any(mark in raw for mark in "\\'\"")
         statement.delimiter = Delimiter(match.start(), delimiter, quoted, operator == "<<-")
         statement.redirects.append(Redirect(operator, None))
         return stop
     words = finished(scanned, home, expand=operator != "<<<")
     target = words[0] if len(words) == 1 else Word(None, splits=True)
+    if operator in (">&", "<&") and (target.text is None or _EXPANDED.search(target.text)):
+        raise NotUnderstood(f"what stands behind {operator} is expanded twice by bash")
     if operator == "<<<":
         statement.stdin = target.text
     statement.redirects.append(Redirect(operator, target))

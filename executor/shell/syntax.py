@@ -15,11 +15,11 @@ MAX_BYTES = 128 * 1024
 """The kernel takes no longer single argument, so no longer text for `bash -c`."""
 MAX_DEPTH = 80
 """Levels of the tree; each takes a few of Python's."""
-MAX_NODES = 40_000
+MAX_NODES = 15_000
 """Nodes of the tree, which bounds the time; a here-document is one or two."""
 MAX_BARS = 2_000
 """Pipe signs; the parser takes very long for a pipeline of many thousands."""
-_MAX_STEPS = 20_000
+_MAX_STEPS = 2_500
 """Calls by the parser to ask whether to go on: about 40 steps of its own each."""
 
 _LANGUAGE = tree_sitter.Language(tree_sitter_bash.language())
@@ -41,16 +41,22 @@ class Source:
         root: of the tree.
         nodes: by where they begin: substitutions, expansions, arrays.
         functions: names of functions that are defined in it.
+        size: how many nodes it has.
     """
 
     text: str
     root: Node
     nodes: dict[int, Node]
     functions: frozenset[str]
+    size: int
 
 
-def parse(text: str) -> Source:
+def parse(text: str, room: int = MAX_NODES) -> Source:
     """A command line's tree.
+
+    Args:
+        text: the line.
+        room: how many nodes it may have.
 
     Raises:
         NotUnderstood: it does not parse, or is out of bounds.
@@ -72,8 +78,8 @@ def parse(text: str) -> Source:
     if tree.root_node.has_error:
         raise NotUnderstood("it is no shell syntax that is understood")
     source = data.decode("latin-1")
-    nodes, functions = _collected(tree.root_node, source)
-    return Source(source, tree.root_node, nodes, functions)
+    nodes, functions, size = _collected(tree.root_node, source, room)
+    return Source(source, tree.root_node, nodes, functions, size)
 
 
 def _encoded(text: str) -> bytes:
@@ -93,7 +99,7 @@ def _encoded(text: str) -> bytes:
     return data
 
 
-def _collected(root: Node, source: str) -> tuple[dict[int, Node], frozenset[str]]:
+def _collected(root: Node, source: str, room: int) -> tuple[dict[int, Node], frozenset[str], int]:
     """Nodes that words ask for; checks the tree's size and depth on the way.
 
     A chain `a && b && c` is a tree as deep as it is long, and so is walked along its left
@@ -106,7 +112,7 @@ def _collected(root: Node, source: str) -> tuple[dict[int, Node], frozenset[str]
     while stack:
         node, depth = stack.pop()
         count += 1
-        if count > MAX_NODES:
+        if count > room:
             raise NotUnderstood("it has too many parts")
         if depth > MAX_DEPTH:
             raise NotUnderstood("it is nested too deep")
@@ -118,7 +124,7 @@ def _collected(root: Node, source: str) -> tuple[dict[int, Node], frozenset[str]
         for index, child in enumerate(node.children):
             spine = node.type == child.type == "list" and index == 0
             stack.append((child, depth if spine else depth + 1))
-    return nodes, frozenset(functions)
+    return nodes, frozenset(functions), count
 
 
 GAP = re.compile(r"(?:[ \t\n]|\\\n)*")
@@ -141,9 +147,33 @@ def parts(source: str, node: Node, start: int | None = None, end: int | None = N
         skip(source, at, child.start_byte)
         if child.type == "comment":
             check_comment(source, child)
+        elif child.type in RESERVED:
+            _check_reserved(source, child)
         at = child.end_byte
     skip(source, at, node.end_byte if end is None else end)
     return [child for child in children if child.type != "comment"]
+
+
+RESERVED = frozenset(
+    (
+        *("if", "then", "else", "elif", "fi", "case", "esac", "for", "select", "while", "until"),
+        *("do", "done", "in", "function", "{", "}", "!", "[[", "]]", "coproc"),
+    )
+)
+"""Words that the shell reads in its own way where a command may begin."""
+_CLOSING = frozenset(("fi", "done", "esac", "}", "]]"))
+_EDGES = frozenset((*" \t\n;&|()<>", ""))
+
+
+def _check_reserved(source: str, node: Node) -> None:
+    """Checks that a word of the grammar is a word of its own: `!"a"` and `{}` are not."""
+    start, end = node.start_byte, node.end_byte
+    before, after = source[max(0, start - 1) : start], source[end : end + 1]
+    # Backticks may stand around commands, and begin a word's next part elsewhere.
+    begins = before in _EDGES or (before == "`" and node.type not in _CLOSING)
+    ends = after in _EDGES or (after == "`" and node.type in _CLOSING)
+    if not (begins and ends):
+        raise NotUnderstood("a word that the shell reads in another way than the parser")
 
 
 def skip(source: str, at: int, end: int) -> None:
@@ -167,7 +197,7 @@ def check_comment(source: str, node: Node) -> None:
     start, end = node.start_byte, node.end_byte
     text = source[start:end]
     before = source[start - 1 : start]
-    if not text.startswith("#") or "\n" in text or (before and before not in " \t\n;&|()"):
+    if not text.startswith("#") or "\n" in text or (before and before not in " \t\n;&|"):
         raise NotUnderstood("a comment that the shell reads in another way than the parser")
     if source[end : end + 1] not in ("", "\n"):
         raise NotUnderstood("a comment that the shell reads in another way than the parser")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from executor.shell.values import NotUnderstood, Word
+from executor.shell.values import UNKNOWN, NotUnderstood, Word, known
 
 Node: TypeAlias = Any
 """A node of tree-sitter, whose package has no types."""
@@ -32,6 +32,7 @@ _EXPANSION = re.compile(
 _OPERATOR = re.compile(r":?[-=?+]|##?|%%?|//?[#%]?|\^\^?|,,?|:")
 _SEQUENCE = re.compile(r"(?:-?\d{1,9}|[A-Za-z])\.\.(?:-?\d{1,9}|[A-Za-z])(?:\.\.-?\d{1,9})?")
 _MOST_ALTERNATIVES = 64
+_QUOTES = frozenset("\\'\"$`")
 _NUMBERS = frozenset("#?$!-")
 _UNKNOWN = frozenset(("", "\0", "\0\0"))
 
@@ -48,10 +49,17 @@ class Scanned:
     Attributes:
         units: its characters.
         is_plain: no quote, escape or expansion in it.
+        whole: the word, if there is nothing in it that the shell looks at; no units then.
     """
 
     units: list[Unit] = field(default_factory=list)
     is_plain: bool = True
+    whole: str | None = None
+
+    @property
+    def literal(self) -> str:
+        """Its known characters."""
+        return self.whole or "".join(text for text, _ in self.units)
 
     def add(self, text: str, *, quoted: bool) -> None:
         """Append known characters."""
@@ -71,6 +79,7 @@ class Reader:
         used: is told each name in an arithmetic expression.
         assigned: is told each name that an expansion assigns to.
         posix: as sh reads it, where that differs from bash: not understood.
+        splits_numbers: IFS may be digits.
     """
 
     source: str
@@ -81,6 +90,7 @@ class Reader:
     used: Callable[[str], None]
     assigned: Callable[[str], None]
     posix: bool = False
+    splits_numbers: bool = False
 
     # ─── one word ───────────────────────────────────────────────────────────────────
 
@@ -90,6 +100,9 @@ class Reader:
         Raises:
             NotUnderstood: it can't be read for sure.
         """
+        match = _PLAIN.match(self.source, at, end)
+        if match is not None and (match.end() == end or self.source[match.end()] in " \t\n"):
+            return Scanned(whole=match[0]), match.end()
         scanned = Scanned()
         start = at
         while at < end:
@@ -104,13 +117,18 @@ class Reader:
             elif character in _META:
                 if character == "(" and ASSIGNMENT.fullmatch(self.source, start, at):
                     at = self.array(at, end)
+                    if at < end and self.source[at] not in _META:
+                        raise NotUnderstood("an array with something behind it")
                     scanned.units.append(("", True))
                 break
             elif character in "\\'\"$`":
                 at = self._quoting(scanned, at, end)
             else:
-                # A tilde counts at the start only, and `""~` does not start with it.
-                is_literal = character == "~" and at != start and self.source[at - 1] != "="
+                # A tilde counts at the start only, and none of its name may be quoted.
+                begins = at == start or self.source[at - 1] == "="
+                is_literal = character == "~" and not (
+                    begins and self.source[at + 1 : at + 2] not in _QUOTES
+                )
                 scanned.add(character, quoted=is_literal)
                 at += 1
         return scanned, at
@@ -199,15 +217,27 @@ class Reader:
             return self._special_quote(scanned, at, end, following)
         match = _NAME.match(source, at + 1, end)
         if match is not None:
+            if not quoted and source[match.end() : match.end() + 1] in ("{", ",", "}"):
+                # Braces come first: `$x{a,b}` is `$xa $xb`, and `{$x,y}z` is `$xz yz`.
+                scanned.units.append(("", False))
+                return match.end()
             self._value(scanned, match[0], quoted=quoted)
             return match.end()
         if following and (following in "@*#?$!-" or following.isdigit()):
-            scanned.units.append(_parameter(following, quoted=quoted))
+            scanned.units.append(self._parameter(following, quoted=quoted))
             return at + 2
         if following == "\\" and source[at + 2 : at + 3] == "\n":
             raise NotUnderstood("a line is continued within an expansion")
         scanned.add("$", quoted=quoted)
         return at + 1
+
+    def _number(self, unit: str, *, quoted: bool) -> Unit:
+        return ("", False) if self.splits_numbers and not quoted else (unit, quoted)
+
+    def _parameter(self, name: str, *, quoted: bool) -> Unit:
+        if name in _NUMBERS and name != "-":
+            return self._number("\0", quoted=quoted)
+        return ("", quoted and name != "@")
 
     def _special_quote(self, scanned: Scanned, at: int, end: int, quote: str) -> int:
         if self.posix:
@@ -223,7 +253,7 @@ class Reader:
     def _value(self, scanned: Scanned, name: str, *, quoted: bool) -> None:
         value = self.variable(name)
         if value is None and self.is_number(name):
-            scanned.units.append(("\0" if quoted else "\0\0", quoted))
+            scanned.units.append(self._number("\0" if quoted else "\0\0", quoted=quoted))
         elif value is None or (not quoted and re.search(r"[\s*?\[\\]", value)):
             scanned.units.append(("", quoted))
         else:
@@ -235,7 +265,7 @@ class Reader:
             if self.source[at : at + 3] != "$((" or self.source[node.end_byte - 2] != ")":
                 raise NotUnderstood("an arithmetic expansion of another form than $(( ))")
             self.arithmetic(at + 3, node.end_byte - 2)
-            scanned.units.append(("\0", quoted))
+            scanned.units.append(self._number("\0", quoted=quoted))
         else:
             self.visit(node)
             scanned.units.append(("", quoted))
@@ -284,11 +314,13 @@ class Reader:
                 self._value(scanned, name, quoted=quoted)
             else:
                 many = index == "@"
-                scanned.units.append(("", False) if many else _parameter(name, quoted=quoted))
+                scanned.units.append(("", False) if many else self._parameter(name, quoted=quoted))
             return close + 1
         if length and at != close:
             raise NotUnderstood("an expansion ${# } of a form that is not known")
-        scanned.units.append(("\0", quoted) if length else ("", quoted and index != "@"))
+        scanned.units.append(
+            self._number("\0", quoted=quoted) if length else ("", quoted and index != "@")
+        )
         if name == "@":
             scanned.units[-1] = ("", False)
         if not length:
@@ -391,12 +423,6 @@ class Reader:
         return close + 1
 
 
-def _parameter(name: str, *, quoted: bool) -> Unit:
-    if name in _NUMBERS and name != "-":
-        return ("\0", quoted)
-    return ("", quoted and name != "@")
-
-
 # ─── $'…' ───────────────────────────────────────────────────────────────────────────
 
 _ANSI = re.compile(r"\$'((?:[^'\\]|\\.)*)'", re.DOTALL)
@@ -427,18 +453,28 @@ def _ansi(match: re.Match[str]) -> str:
 # ─── from characters to words ───────────────────────────────────────────────────────
 
 
-def finished(scanned: Scanned, home: str | None, *, expand: bool = True) -> list[Word]:
+def finished(
+    scanned: Scanned, home: str | None, *, expand: bool = True, has_braces: bool = True
+) -> list[Word]:
     """The words that a program is given, after braces, tilde and globs.
 
     Args:
         scanned: as it was read.
         home: where `~` leads; None = not known.
         expand: false where the shell makes one word of it: assignments and the like.
+        has_braces: false where the shell may not know `{a,b}`.
     """
+    if scanned.whole is not None:
+        return [known(_text(scanned.whole))]
     units = scanned.units
     if not expand or ("{", False) not in units:
         return [_finished(units, home, scanned.is_plain)]
+    if not has_braces and any(unit in units for unit in ((",", False), (".", False))):
+        return [UNKNOWN]
     alternatives = _braces(units)
+    if alternatives is not None and [] in alternatives:
+        # An empty word is dropped, unless it was written as an empty quote.
+        alternatives = list(filter(None, alternatives)) if scanned.is_plain else None
     if alternatives is not None:
         return [_finished(each, home, False) for each in alternatives]
     opening = units.index(("{", False))
@@ -457,7 +493,7 @@ def finished(scanned: Scanned, home: str | None, *, expand: bool = True) -> list
                 is_number=not prefix and tail.endswith("}"),
             )
         ]
-    return [Word(None, "", splits=True)]
+    return [UNKNOWN]
 
 
 def _sequence(units: list[Unit], opening: int) -> bool:
@@ -479,7 +515,9 @@ def _braces(units: list[Unit]) -> list[list[Unit]] | None:
         if close is None or ("{", False) in units[at + 1 : close]:
             return None
         inner = units[at + 1 : close]
-        if ("", False) in inner or ("", True) in inner or (at and units[at - 1] == ("$", False)):
+        # What stands before a brace goes with each alternative, before it is expanded.
+        before = units[at - 1] if at else None
+        if before in (("$", False), ("", False)) or any(text in _UNKNOWN for text, _ in inner):
             return None
         parts = _split(inner)
         if len(parts) == 1:

@@ -47,6 +47,11 @@ def _prefix(table: Options, skipped: int = 0, *, harmless: bool = False) -> Wrap
         runs: list[Runs] = []
         if inner:
             runs.append(Argv(inner, is_sure=is_sure))
+            rest = _behind_assignments(inner)
+            if rest != inner:
+                # So does `sudo`, and `time` where it is the shell's own word.
+                is_sure = False
+                runs += [Argv(rest, is_sure=False)] if rest else []
         elif is_sure:
             return Found((), harmless)
         if not is_sure:
@@ -58,6 +63,13 @@ def _prefix(table: Options, skipped: int = 0, *, harmless: bool = False) -> Wrap
         return Found(tuple(runs), harmless and is_sure)
 
     return wrapper
+
+
+def _behind_assignments(words: tuple[Word, ...]) -> tuple[Word, ...]:
+    at = 0
+    while at < len(words) and _ASSIGNED.match(words[at].prefix):
+        at += 1
+    return words[at:]
 
 
 def _later(arguments: Arguments, inner: int) -> list[int]:
@@ -73,8 +85,11 @@ def _env(arguments: Arguments) -> Found | None:
     table = options("i0v", "uC", "ignore-environment null debug", "unset chdir")
     parsed = parse(table, arguments, stops=True)
     at = parsed.rest
+    if at < len(arguments) and arguments[at].text == "-":
+        at += 1  # an old way to write -i
     altered: list[str] = []
     while at < len(arguments) and "=" in arguments[at].prefix:
+        # env takes any name, one with a dash or a blank, too
         altered.append(arguments[at].prefix.partition("=")[0])
         at += 1
     inner = tuple(arguments[at:])
@@ -87,6 +102,10 @@ def _env(arguments: Arguments) -> Found | None:
     chosen = parsed.given(frozenset(("C", "chdir")))
     directory = chosen[-1] if chosen else None
     runs: list[Runs] = [Argv(inner, directory, is_sure)] if inner else []
+    if inner and inner[0].text is None:
+        # It may be one more variable.
+        is_sure = False
+        runs += [Argv(inner[1:], directory, False)] if inner[1:] else []
     if not is_sure:
         runs.append(UNSURE)
     # Variables may change what the inner program does: `env LD_PRELOAD=./x ls`.
@@ -181,9 +200,9 @@ def _flock(arguments: Arguments) -> Found | None:
 def _xargs(arguments: Arguments) -> Found | None:
     table = options(
         "0rtpxo",
-        "InLPsdaE",
+        "InLPsdE",
         "null no-run-if-empty verbose interactive exit open-tty",
-        "max-args max-lines max-procs max-chars delimiter arg-file eof replace",
+        "max-args max-lines max-procs max-chars delimiter eof replace",
     )
     parsed = parse(table, arguments, stops=True)
     inner = tuple(arguments[parsed.rest :])
@@ -242,23 +261,6 @@ def _found(word: Word, starts: Sequence[Word], in_place: bool) -> Word:
     return Word(None, starts[0].text, False, starts[0].text)
 
 
-def _time(arguments: Arguments) -> Found | None:
-    """The program, or the shell's own word: behind that may stand assignments."""
-    found = _prefix(options("pv", "f", "portability verbose", "format"), harmless=True)(arguments)
-    if found is None or not found.runs:
-        return found
-    runs = list(found.runs)
-    first = runs[0]
-    if isinstance(first, Argv) and _ASSIGNED.match(first.words[0].prefix):
-        rest = list(first.words)
-        while rest and _ASSIGNED.match(rest[0].prefix):
-            rest.pop(0)
-        runs += [Argv(tuple(rest), is_sure=False)] if rest else []
-        runs.append(UNSURE)
-        return Found(tuple(runs))
-    return found
-
-
 def _busybox(arguments: Arguments) -> Found | None:
     return Found((Argv(tuple(arguments)),), True) if arguments else Found((), True)
 
@@ -274,7 +276,9 @@ _ANY_OPTIONS = options("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 WRAPPERS: dict[str, Wrapper] = {
     "env": _env,
     "timeout": _prefix(
-        options("v", "ks", "foreground preserve-status verbose", "kill-after signal"), 1, harmless=True
+        options("v", "ks", "foreground preserve-status verbose", "kill-after signal"),
+        1,
+        harmless=True,
     ),
     "nice": _prefix(options("", "n", "", "adjustment", numbers=True), harmless=True),
     "ionice": _prefix(options("t", "cn", "ignore", "class classdata"), harmless=True),
@@ -283,11 +287,18 @@ WRAPPERS: dict[str, Wrapper] = {
     "nohup": _prefix(options()),
     "stdbuf": _prefix(options("", "ioe", "", "input output error"), harmless=True),
     "setsid": _prefix(options("cfw", "", "ctty fork wait")),
-    "time": _time,
+    "time": _prefix(options("pv", "f", "portability verbose", "format"), harmless=True),
     "exec": _prefix(options("cl", "a")),
     "builtin": _prefix(options(), harmless=True),
     "command": _command,
-    "sudo": _prefix(options("AbEHnPSkKis", "ugpCrtT", "preserve-env non-interactive set-home stdin login", "user group")),
+    "sudo": _prefix(
+        options(
+            "AbEHnPSkKis",
+            "ugpCrtT",
+            "preserve-env non-interactive set-home stdin login",
+            "user group",
+        )
+    ),
     "doas": _prefix(options("nLs", "uC")),
     "chroot": _prefix(options("", "", "skip-chdir", "userspec groups"), 1),
     "unshare": _prefix(options("muinpUrfCT", "SG")),
@@ -317,7 +328,7 @@ WRAPPERS: dict[str, Wrapper] = {
     "ash": _shell(posix=True),
     "rbash": _shell(posix=False),
     **{name: _shell(posix=True, is_known=False) for name in ("zsh", "ksh", "mksh", "fish")},
-}  # fmt: skip
+}
 """Programs that run what their arguments say."""
 
 SHELLS = frozenset(("bash", "sh", "dash", "ash", "rbash", "zsh", "ksh", "mksh", "fish"))

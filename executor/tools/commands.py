@@ -6,15 +6,26 @@ import asyncio
 import codecs
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from executor.catalog import Keep
-from executor.errors import Code, Partial, ToolError, partial_of
-from executor.model import MOUNT, Limits, Output, environment_faults, plain
-from executor.results import Captured, Streams, show_streams, size_of, with_notices
+from executor.errors import Code, Partial, SandboxError, ToolError, partial_of
+from executor.model import MOUNT, Limits, Output, Spilled, environment_faults, plain
+from executor.results import (
+    HEADING,
+    Captured,
+    Limit,
+    Streams,
+    saved_notices,
+    show_streams,
+    size_of,
+    with_notices,
+)
 from executor.tool import (
     Action,
     Answer,
@@ -51,7 +62,7 @@ async def run_command(context: Context, given: RunCommand) -> Outcome:
     """Execute a shell command in the worktree. Use for git, build tools, tests."""
     timeout = _timeout(context, "timeout_ms", given.timeout_ms, per_second=1000)
     answer, timeout = await _run(context, {"command": given.command}, b"", timeout)
-    return _outcome(context, answer, timeout)
+    return await _kept(context, answer, _outcome(context, answer, timeout), timeout)
 
 
 class RunCode(Arguments):
@@ -94,14 +105,13 @@ async def run_code(context: Context, given: RunCode) -> Outcome:
     started = time.monotonic()
     answer, timeout = await _run(context, arguments, given.code.encode(), timeout)
     duration = (time.monotonic() - started) * 1000
-    return _outcome(
-        context,
-        answer,
-        timeout,
-        exitCode=answer.value["exit_code"],
-        duration=round(duration, 1),
-        interpreter=answer.value["interpreter"],
-    )
+    more = {
+        "exitCode": answer.value["exit_code"],
+        "duration": round(duration, 1),
+        "interpreter": answer.value["interpreter"],
+    }
+    outcome = _outcome(context, answer, timeout, **more)
+    return await _kept(context, answer, outcome, timeout, **more)
 
 
 def _timeout(context: Context, name: str, given: float | None, *, per_second: int) -> float:
@@ -134,7 +144,7 @@ async def _run(
     """Run it; the answer, and the timeout that held."""
     if context.time_left is not None:
         timeout = min(timeout, context.time_left)
-    budget, keep = context.entry.max_output_bytes, context.entry.keep
+    budget, keep = Limit.of(context).most_bytes, context.entry.keep
     head = {Keep.START: budget, Keep.END: 0, Keep.BOTH: budget // 2}[keep]
     full = {
         "command": None,
@@ -150,6 +160,7 @@ async def _run(
         "head": head,
         "tail": budget - head,
         "stream": context.emit is not None,
+        "shelve": context.loop.spill is not None,
     }
     try:
         answer = await context.loop.box.request(
@@ -182,28 +193,149 @@ def _live(context: Context) -> OnOutput | None:
 # ─── what became of it ──────────────────────────────────────────────────────────────
 
 
-def _outcome(context: Context, answer: Answer, timeout: float, **more: Any) -> Outcome:
+def _outcome(
+    context: Context,
+    answer: Answer,
+    timeout: float,
+    spilled: Spilled | None = None,
+    **more: Any,
+) -> Outcome:
+    """What the model is told of a command.
+
+    Args:
+        context: of the call.
+        answer: of the agent.
+        timeout: seconds that it was given.
+        spilled: where the whole of its output is kept; None = nowhere.
+        more: structured facts.
+    """
     value = answer.value
     context.session.cwd = value["cwd"]
     stdout, stderr = _captured(answer)
-    entry = context.entry
+    keep = context.entry.keep
     failed = value["timed_out"] or value.get("cancelled") is True or value["exit_code"] != 0
     causes = _causes(value, timeout, context.loop.limits) if failed else []
     notes = [str(note) for note in value["notes"]]
     notes += _hints(context.loop.seccomp, answer.data, failed=failed)
     if value["timed_out"] and timeout == context.time_left:
         notes.append("the loop's time is over")
-    room = size_of(with_notices("".join(f"{cause}\n" for cause in causes) + "\n", notes))
-    budget = entry.max_output_bytes - (room if causes or notes else 0)
-    streams = show_streams(stdout, stderr, budget, entry.keep)
+    told = [*notes, *saved_notices(spilled, keep)]
+    limit = Limit.of(context)
+    room = size_of(with_notices("".join(f"{cause}\n" for cause in causes) + "\n", told), limit.unit)
+    path = None if spilled is None else spilled.path
+    streams = show_streams(stdout, stderr, limit.less(room if causes or told else 0), keep, path)
     return Outcome(
-        with_notices("\n".join([*causes, streams.text]), notes),
+        with_notices("\n".join([*causes, streams.text]), told),
         {**_structured(context, value, streams, notes), **more},
         is_error=failed,
         code=_code(value) if failed else None,
         truncated=streams.truncated,
         total_bytes=streams.total,
+        spill=path,
+        is_fitted=True,
     )
+
+
+# ─── what does not fit ──────────────────────────────────────────────────────────────
+
+PIECE = 1 << 20
+"""Bytes of an ended command's output that are asked for at a time."""
+FETCH_TIMEOUT = 30.0
+"""Seconds that one piece may take."""
+KEEP_TIMEOUT = 60.0
+"""Seconds that all of them may take; an output that takes longer is not kept."""
+
+
+async def _kept(
+    context: Context, answer: Answer, outcome: Outcome, timeout: float, **more: Any
+) -> Outcome:
+    """The outcome, and where the whole output is, if not all of it is shown."""
+    spill = context.loop.spill
+    if not outcome.truncated or spill is None:
+        return outcome
+    missing: list[int] = []
+    try:
+        async with (
+            asyncio.timeout(KEEP_TIMEOUT),
+            aclosing(_whole(context, answer, spill.most, missing)) as pieces,
+        ):
+            spilled = await spill.keep(pieces)
+    except (ToolError, SandboxError, TimeoutError):
+        # The command has ended; that its output is gone must not hide what became of it.
+        return outcome
+    except asyncio.CancelledError as error:
+        error.args = (Partial(outcome),)
+        raise
+    if spilled is None:
+        return outcome
+    if missing:
+        said = f"{sum(missing)} bytes were not kept"
+        spilled = replace(spilled, notice="; ".join(filter(None, (said, spilled.notice))))
+    return _outcome(context, answer, timeout, spilled, **more)
+
+
+async def _whole(
+    context: Context, answer: Answer, most: int, missing: list[int]
+) -> AsyncGenerator[bytes, None]:
+    """All of both streams that is kept, laid out as the model is shown them.
+
+    Args:
+        context: of the call.
+        answer: of the agent, which holds ends of the streams, or all of them.
+        most: bytes that have a place.
+        missing: takes the numbers of bytes that are not there.
+    """
+    shelf = answer.value.get("shelf")
+    captured = dict(zip(("stdout", "stderr"), _captured(answer), strict=True))
+    if shelf is None:
+        parts = [stream.head + stream.tail for stream in captured.values()]
+        yield HEADING.encode().join(part for part in parts if part)
+        return
+    names = [name for name in captured if shelf.get(name, [0])[0]]
+    room = (most - _MARKS) // max(len(names), 1)
+    try:
+        for number, name in enumerate(names):
+            if number:
+                yield HEADING.encode()
+            async for piece in _stream(context, shelf, name, room, missing):
+                yield piece
+    finally:
+        done = {"shelf": shelf["number"], "size": 0}
+        with suppress(ToolError, SandboxError):
+            await context.loop.box.request("fetch", done, timeout=FETCH_TIMEOUT)
+
+
+_MARKS = 1000
+"""Bytes for what stands between streams, and where something is missing."""
+
+
+async def _stream(
+    context: Context, shelf: dict[str, Any], name: str, room: int, missing: list[int]
+) -> AsyncIterator[bytes]:
+    """One stream, piece by piece: beginning and end, and a mark where bytes are missing."""
+    total, head, tail = shelf[name]
+    if head + tail > room:
+        tail = min(room // 2, tail or total)
+        head = min(room - tail, head)
+    for start, end in ((0, head), (max(total - tail, head), total)):
+        if start > head:
+            missing.append(start - head)
+            yield f"\n[{start - head} bytes were not kept]\n".encode()
+        position = start
+        while position < end:
+            asked = {
+                "shelf": shelf["number"],
+                "stream": name,
+                "position": position,
+                "size": min(PIECE, end - position),
+            }
+            piece = await context.loop.box.request("fetch", asked, timeout=FETCH_TIMEOUT)
+            yield piece.data
+            position += asked["size"]
+            if piece.value["next"] != position:
+                # It can't read its own file, or is none of ours: ask it nothing more.
+                missing.append(end - position)
+                return
 
 
 _UNTRACED = re.compile(

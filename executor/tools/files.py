@@ -17,6 +17,7 @@ from executor.catalog import Keep
 from executor.errors import Code, ToolError
 from executor.results import (
     NOTICE_ROOM,
+    Limit,
     clip_text,
     decode,
     fitting_lines,
@@ -85,7 +86,7 @@ async def read_file(context: Context, given: ReadFile) -> Outcome:
         "path": path,
         "offset": given.offset or 1,
         "limit": given.limit or DEFAULT_LINES,
-        "max_bytes": context.entry.max_output_bytes,
+        "max_bytes": Limit.of(context).most_bytes,
         "line_chars": LINE_CHARACTERS,
         "encoding": "utf-8",
     }
@@ -106,19 +107,21 @@ def _numbered(context: Context, path: str, answer: Answer) -> Outcome:
         whole = "goes on" if length is None else f"is {length} characters"
         numbered[number - first] += f"... [line {whole}]"
     more = value["more"]
-    budget = context.entry.max_output_bytes - NOTICE_ROOM
-    if value["invalid"] or len(answer.data) + PREFIX_ROOM * len(rows) > budget:
-        shown = fitting_lines(numbered, budget)
+    limit = Limit.of(context).less(NOTICE_ROOM)
+    # There are never more characters than bytes.
+    if value["invalid"] or len(answer.data) + PREFIX_ROOM * len(rows) > limit.size:
+        shown = fitting_lines(numbered, limit)
         if shown < len(rows):
             more, rows, numbered = True, rows[:shown], numbered[:shown]
             content = "\n".join(rows)
     last = first + len(rows) - 1
     text = "\n".join(numbered)
-    if len(rows) == 1 and size_of(text) > budget:
-        text = clip_text(text, budget, Keep.START).text
+    if len(rows) == 1 and not limit.holds(text):
+        text = clip_text(text, limit, Keep.START).text
     seen = clipped[0][0] - 1 if clipped else last
     unseen = more or bool(clipped)
-    context.session.saw(path, value["hash"], first, seen, unseen, value.get("key"))
+    known = {"key": value.get("key"), "modified": value["modified"]}
+    context.session.saw(path, value["hash"], first, seen, unseen, **known)
     if more or value["invalid"]:
         text = with_notices(text, _read_notices(value, last if more else None, total))
     return Outcome(
@@ -126,6 +129,7 @@ def _numbered(context: Context, path: str, answer: Answer) -> Outcome:
         _read_structured(value, content, len(rows)),
         truncated=more or bool(clipped),
         total_bytes=value["size"],
+        is_fitted=True,
     )
 
 
@@ -171,7 +175,8 @@ def _read_structured(value: dict[str, Any], content: str, lines: int) -> dict[st
 def _nothing_to_show(context: Context, path: str, offset: int, value: dict[str, Any]) -> Outcome:
     size, total = value["size"], value["total_lines"]
     if total == 0:
-        context.session.saw(path, value["hash"], 1, 0, more=False, key=value.get("key"))
+        known = {"key": value.get("key"), "modified": value["modified"]}
+        context.session.saw(path, value["hash"], 1, 0, more=False, **known)
         text = f"empty ({_counted(size, 'byte') if size != 0 else '0 bytes'})"
         return Outcome(text, _read_structured(value, "", 0), total_bytes=size)
     raise ToolError(
@@ -189,7 +194,7 @@ async def _read_base64(context: Context, path: str, given: ReadFile) -> Outcome:
         )
     answer = await context.ask("read", {"path": path, "encoding": "base64"})
     value = answer.value
-    context.session.knows(path, value["hash"], value.get("key"))
+    context.session.knows(path, value["hash"], value.get("key"), value["modified"])
     content = base64.b64encode(answer.data).decode()
     structured = {
         "content": content,
@@ -200,7 +205,8 @@ async def _read_base64(context: Context, path: str, given: ReadFile) -> Outcome:
         "hash": value["hash"],
         "encoding": "base64",
     }
-    return Outcome(content, structured, total_bytes=value["size"])
+    # It is whole or refused: a part of it would be of no use.
+    return Outcome(content, structured, total_bytes=value["size"], is_fitted=True)
 
 
 # ─── write_file ─────────────────────────────────────────────────────────────────────
@@ -221,12 +227,12 @@ class WriteFile(Arguments):
 
 def writes_file(context: Context, given: WriteFile | EditFile) -> Sequence[Action]:
     """What `write_file` and `edit_file` are going to do."""
-    return [Touches(context.path(given.path), "write")]
+    return [Touches(context.path_to_write(given.path), "write")]
 
 
 def _file_path(context: Context, text: str) -> str:
-    """The worktree path of a file, whose name can't end with a slash."""
-    path = context.path(text)
+    """The path of a file that is changed, whose name can't end with a slash."""
+    path = context.path_to_write(text)
     if path and text.endswith("/"):
         raise ToolError(
             Code.INVALID_PATH,
@@ -256,12 +262,12 @@ async def write_file(context: Context, given: WriteFile) -> Outcome:
         except ToolError as error:
             if error.code is Code.NOT_READ:
                 partly = context.session.reading(path) is not None
-                raise _not_read_whole(path, partly=partly) from error
+                raise _not_read_whole(context.shown(path), partly=partly) from error
             raise
         context.session.knows(path, answer.value["hash"], answer.value.get("key"))
     size = answer.value["size"]
     return Outcome(
-        f"Wrote {size} bytes to {shown_name(path)}",
+        f"Wrote {size} bytes to {shown_name(context.shown(path))}",
         {"path": path, "size": size, "created": answer.value["created"]},
     )
 
@@ -293,8 +299,29 @@ async def _change(
         found = await context.ask("stat", {"path": path})
         other = session.same_file(path, found.value.get("key"))
         if other is None or other == reading:
+            if error.code is Code.CONFLICT and reading is not None:
+                raise _changed(context.shown(path), reading, found.value) from error
             raise
     return await context.ask(op, {**arguments, "expect": expected(other)}, body)
+
+
+def _changed(path: str, reading: Reading, found: dict[str, Any]) -> ToolError:
+    """The refusal of a change of a file that is no longer what was read.
+
+    Args:
+        path: as the model is shown it.
+        reading: what the loop knows of it.
+        found: what is there now.
+    """
+    now, then = found.get("modified"), reading.modified
+    times = [f"modified at {now}"] if now is not None and now != then else []
+    times += [f"as it was read: {then}"] if then is not None and now != then else []
+    when = f" ({'; '.join(times)})" if times else ""
+    return ToolError(
+        Code.CONFLICT,
+        f"{shown_name(path)} changed since it was read{when}. Read it again.",
+        {"modified": now, "modified_when_read": then},
+    )
 
 
 def _hash_if_whole(reading: Reading) -> str | None:
@@ -363,7 +390,7 @@ async def edit_file(context: Context, given: EditFile) -> Outcome:
         value = answer.value
         context.session.edited(path, value["hash"], value.get("key"))
     return Outcome(
-        f"Replaced {value['replacements']} occurrence(s) in {shown_name(path)}",
+        f"Replaced {value['replacements']} occurrence(s) in {shown_name(context.shown(path))}",
         {
             "path": path,
             "replacements": value["replacements"],
@@ -417,7 +444,7 @@ async def list_directory(context: Context, given: ListDirectory) -> Outcome:
     answer = await context.ask("list", arguments)
     records = [record.split(b"\x1f", 4) for record in answer.data.split(b"\0") if record]
     lines = [_listed(record) for record in records]
-    shown = fitting_lines(lines, context.entry.max_output_bytes - NOTICE_ROOM) if lines else 0
+    shown = fitting_lines(lines, Limit.of(context).less(NOTICE_ROOM)) if lines else 0
     value = answer.value
     left_out = value["truncated"] or shown < len(lines)
     notices = _list_notices(value, shown, len(lines), flat=not arguments["recursive"])
@@ -427,7 +454,8 @@ async def list_directory(context: Context, given: ListDirectory) -> Outcome:
         "entries": [_entry(record) for record in records[:shown]],
         "hidden": value["hidden"],
     }
-    return Outcome(with_notices(text, notices), structured, truncated=left_out, total_bytes=whole)
+    text = with_notices(text, notices)
+    return Outcome(text, structured, truncated=left_out, total_bytes=whole, is_fitted=True)
 
 
 def _list_notices(value: dict[str, Any], shown: int, received: int, *, flat: bool) -> list[str]:
@@ -484,12 +512,12 @@ class DeleteFile(Arguments):
 
 def deletes_file(context: Context, given: DeleteFile) -> Sequence[Action]:
     """What `delete_file` is going to do."""
-    return [Touches(context.path(given.path), "delete", subtree=True)]
+    return [Touches(context.path_to_write(given.path), "delete", subtree=True)]
 
 
 async def delete_file(context: Context, given: DeleteFile) -> Outcome:
     """Delete a file or directory. A link is deleted itself, never what it points to."""
-    path = context.path(given.path)
+    path = context.path_to_write(given.path)
     async with context.session.lock(path):
         try:
             answer = await context.ask(
@@ -499,7 +527,8 @@ async def delete_file(context: Context, given: DeleteFile) -> Outcome:
             # A recursive delete that failed has deleted some: all must be read again.
             context.session.forget(path)
     count = answer.value["deleted"]
-    text = f"Deleted {shown_name(path)}" + (f" ({count} entries)" if count != 1 else "")
+    entries = f" ({count} entries)" if count != 1 else ""
+    text = f"Deleted {shown_name(context.shown(path))}{entries}"
     structured = {"deleted": names_of(answer.data), "count": count}
     return Outcome(text, structured, truncated=answer.value["truncated"])
 
@@ -518,7 +547,7 @@ class MoveFile(Arguments):
 
 def moves_file(context: Context, given: MoveFile) -> Sequence[Action]:
     """What `move_file` is going to do: what was in one place can be read in another."""
-    source, target = context.path(given.source), context.path(given.target)
+    source, target = context.path_to_write(given.source), context.path_to_write(given.target)
     return [
         Touches(source, "read", subtree=True),
         Touches(source, "delete", subtree=True),
@@ -528,14 +557,16 @@ def moves_file(context: Context, given: MoveFile) -> Sequence[Action]:
 
 async def move_file(context: Context, given: MoveFile) -> Outcome:
     """Move or rename a file or directory. `to` is the new path itself, not a directory."""
-    source, target = context.path(given.source), context.path(given.target)
+    source, target = context.path_to_write(given.source), context.path_to_write(given.target)
     async with AsyncExitStack() as locks:
-        for path in sorted({source, target}):
-            await locks.enter_async_context(context.session.lock(path))
+        # Both paths may be known to lead to one file, which has one lock.
+        for lock in sorted({context.session.lock(path) for path in (source, target)}, key=id):
+            await locks.enter_async_context(lock)
         slash = "/" if given.target.endswith("/") and target else ""
         arguments = {"from": source, "to": target + slash, "overwrite": given.overwrite is True}
         await context.ask("move", {**arguments, **context.bound(target)})
         context.session.move(source, target)
     return Outcome(
-        f"Moved {shown_name(source)} to {shown_name(target)}", {"from": source, "to": target}
+        f"Moved {shown_name(context.shown(source))} to {shown_name(context.shown(target))}",
+        {"from": source, "to": target},
     )

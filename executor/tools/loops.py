@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from executor.errors import Code, ToolError
-from executor.results import clip_text
+from executor.results import Limit, clip_text, size_of
 from executor.tool import Arguments, Context, Outcome, Peers, Positive, Surroundings, Text
 
 
@@ -43,10 +43,8 @@ async def query_loop(context: Context, given: QueryLoop) -> Outcome:
     if context.time_left is not None:
         timeout = min(timeout, context.time_left)
     reply = await _peers(context).query(given.target_exec_id, given.question, timeout)
-    clip = clip_text(reply, context.entry.max_output_bytes, context.entry.keep)
-    return Outcome(
-        clip.text, {"reply": clip.text}, truncated=clip.left_out > 0, total_bytes=len(reply)
-    )
+    clip = clip_text(reply, Limit.of(context), context.entry.keep)
+    return Outcome(reply, {"reply": clip.text}, total_bytes=size_of(reply))
 
 
 class ShareData(Arguments):

@@ -31,4 +31,4 @@ def registry(toolset: str, catalog: Catalog, limits: Limits | None = None) -> Re
     shown = _TOOLSETS[entry.base or toolset]
     if entry.tools is not None:
         shown = tuple(item for item in shown if (item.canonical or item.name) in entry.tools)
-    return build(shown, catalog, limits)
+    return build(shown, catalog, limits, entry)

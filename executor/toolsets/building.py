@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from executor.catalog import Catalog, ToolEntry
+from executor.catalog import Catalog, ToolEntry, ToolsetEntry
 from executor.model import Limits, plain
 from executor.tool import (
     Actions,
@@ -50,17 +50,30 @@ class Shown:
     describe: Callable[[Surroundings], str] | None = None
 
 
-def build(shown: Iterable[Shown], catalog: Catalog, limits: Limits | None = None) -> Registry:
+def build(
+    shown: Iterable[Shown],
+    catalog: Catalog,
+    limits: Limits | None = None,
+    toolset: ToolsetEntry | None = None,
+) -> Registry:
     """The tools in the order in which the model sees them.
 
     Args:
         shown: the tools of the toolset.
         catalog: the checked catalog.
         limits: of the loop; its call timeout stands in the descriptions.
+        toolset: the catalog's entry of it, with the limits of its outputs; None = each tool
+            has its own.
     """
     limits = limits or Limits()
+
+    def entry_of(item: Shown) -> ToolEntry:
+        name = item.canonical or item.name
+        entry = catalog.tools[name]
+        return entry if toolset is None else toolset.limited(name, entry)
+
     return Registry.from_tools(
-        _tool(item, catalog.tools[item.canonical or item.name], limits) for item in shown
+        _tool(item, entry_of(item), limits) for item in shown
     )
 
 

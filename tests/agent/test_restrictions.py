@@ -8,6 +8,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -203,7 +204,7 @@ def test_no_spelling_of_a_denied_file_is_changed(tree: Tree, path: str) -> None:
     """Write, edit, delete and move of it are refused, and nothing is left behind."""
     known = tree.hash(".env")
     restrict(tree, write=(".env",))
-    changes = {
+    changes: dict[str, dict[str, Any]] = {
         "write": {"path": path, "expect": known},
         "edit": {"path": path, "expect": known, "old": 3},
     }
