@@ -81,9 +81,8 @@ def _type(part: Mapping[str, Any]) -> str:
 def _loop_types(catalog: Catalog) -> str:
     lines = ["## Loop types", "", "The list is the whole set. Without a type a loop has all.", ""]
     lines += ["| type | tools |", "|---|---|"]
-    lines += [
-        f"| `{name}` | {', '.join(kind.tools)} |" for name, kind in sorted(catalog.loop_types.items())
-    ]
+    for name, kind in sorted(catalog.loop_types.items()):
+        lines.append(f"| `{name}` | {', '.join(kind.tools)} |")
     return "\n".join([*lines, ""])
 
 

@@ -499,24 +499,17 @@ class Loop:
         left = self._deadline - time.monotonic()
         if left <= 0:
             return Answered(self._time_is_over(call))
-        told = self._told
         with self._seat.in_use():
             answered = await self.pipeline.answer(call, self._surroundings, tell, left, turn_id)
-        return replace(answered, result=self._outlook(call, answered.result, told))
+        return replace(answered, result=self._outlook(call, answered.result))
 
-    def _outlook(self, call: Call, result: Result, told: int) -> Result:
-        """The result, with what the loop has to know about its box.
-
-        Args:
-            call: that was run.
-            result: of it.
-            told: how many lost boxes the loop knew of before.
-        """
+    def _outlook(self, call: Call, result: Result) -> Result:
+        """The result of a call, with what the loop has to know about its box."""
         if result.code in _NO_BOX:
             if time.monotonic() >= self._deadline:
                 return self._time_is_over(call)
             return _with_outlook(result) if result.code is Code.SANDBOX_LOST else result
-        if self._seat.replaced != told and self._seat.gone is not None:
+        if self._seat.replaced != self._told and self._seat.gone is not None:
             self._told = self._seat.replaced
             return _with_notice(result, self._seat.gone)
         return result
@@ -715,7 +708,8 @@ class _Seat:
         try:
             await stack.aclose()
         except SandboxError as error:
-            log.warning("the box could not be removed and is left to the reaper: %s", error)
+            reason = one_line(str(error))
+            log.warning("the box could not be removed and is left to the reaper: %s", reason)
 
     def _count_idle_time(self) -> None:
         """From now on nothing runs, unless something does."""
@@ -835,8 +829,14 @@ class Controller:
                 self._stack = stack.pop_all()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self._stack.aclose()
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        """Closes all; what could not be cleaned away is noted on what ended it."""
+        try:
+            await self._stack.aclose()
+        finally:
+            if error is not None and self._host is not None:
+                for name in sorted(self._host.identity.left):
+                    error.add_note(f"the box {name} is left to the next sweep")
 
     async def _connect(self, stack: AsyncExitStack) -> Opener:
         engine = await stack.enter_async_context(await Engine.connect(self.settings))

@@ -267,7 +267,7 @@ def _quota(settings: Settings) -> Iterator[Finding]:
     hard = f"loop-ext4 (hard) can't be had: {'; '.join(faults)}" if faults else "loop-ext4 (hard)"
     yield Finding("worktree quota", "ok", f"watch (soft); {hard}")
     if images := sorted((settings.state_directory / "kept").glob("*.ext4")):
-        text = f"{len(images)} worktrees were not brought back when their loops ended"
+        text = f"not brought back whole when their loops ended: {len(images)} in {images[0].parent}"
         yield Finding("kept worktrees", "warning", text, ext4.how_to_mount(images[0]))
 
 

@@ -634,7 +634,7 @@ class LoopSpec:
         elif not path.exists():
             found.append(f"worktree: {path} does not exist; give an existing directory")
         elif not path.is_dir():
-            found.append(f"worktree: {path} is not a directory")
+            found.append(f"worktree: {path} is not a directory; give one")
         if self.exec_id is not None and not _EXEC_ID.fullmatch(self.exec_id):
             found.append(
                 f"exec_id: {self.exec_id!r} is not allowed; use 1 to 64 of a-z 0-9 . _ - "

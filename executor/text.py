@@ -143,7 +143,8 @@ _ORDINARY = re.compile(
     f"|(?<=[{_JOINING}])[\u200c\u200d](?=[^{_INVISIBLE}{_SELECTORS}])"
     f"|(?<=[{_UNSPACED}])\u200b(?=[{_UNSPACED}])"
     "|(?<=[\u1820-\u18aa])[\u180b-\u180f](?=[\u1820-\u18aa\\s]|\\Z)"
-    f"|(?<=[{_IDEOGRAPHS}])[\ufe00-\ufe02\U000e0100-\U000e01ef]"
+    # As many variants as any ideograph is registered with; the others would each carry a byte.
+    f"|(?<=[{_IDEOGRAPHS}])[\ufe00-\ufe02\U000e0100-\U000e011f]"
     "|(?<=[\u2200-\u22ff\u2a00-\u2aff])\ufe00"
     # The three flags that have a code: England, Scotland, Wales.
     "|(?<=\U0001f3f4)\U000e0067\U000e0062(?:\U000e0065\U000e006e\U000e0067"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
+import functools
 import json
 import re
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -686,6 +688,12 @@ def _named(value: Any) -> str:
 
 def schema_of(arguments: type[Arguments]) -> dict[str, Any]:
     """The JSON Schema that models are shown: no titles, no nulls, no defaults, no references."""
+    return copy.deepcopy(_made_schema(arguments))
+
+
+@functools.cache
+def _made_schema(arguments: type[Arguments]) -> dict[str, Any]:
+    """Made once: it takes pydantic longer than an engine takes to answer."""
     raw = arguments.model_json_schema(by_alias=True)
     return _plain(raw, raw.get("$defs", {}))
 

@@ -308,7 +308,7 @@ def _reasons(source: Source, name: str, architecture: str) -> dict[str, str]:
             why = f"{group.name}: {group.reason}"
             reasons.update(dict.fromkeys(group.names(architecture), why))
     for group in source.of(name):
-        for call in group.names(architecture):
+        for call in group.names(architecture) if group.errno is None else ():
             reasons.pop(call, None)
     for remark in source.refused:
         reasons.update(dict.fromkeys(remark.calls, remark.reason))
@@ -388,6 +388,8 @@ def page(source: Source) -> str:
 def _answer(group: Group) -> str:
     error = f"error {group.errno}" if group.errno else "nothing is done, and success is told"
     condition = f" ({group.conditions})" if group.conditions else ""
+    if group.profiles != PROFILES:
+        error += f", in `{'` and `'.join(group.profiles)}` only"
     return f"- `{'`, `'.join(group.calls)}`{condition}: {error}. {group.reason}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -76,10 +77,18 @@ class Screen:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
+        self._end()
+        self.close()
+
+    def _end(self) -> None:
+        """A program that a failed test has left is asked first, so that its box goes with it."""
         if self.process.poll() is None:
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(30)
+                return
             self.process.kill()
         self.process.wait(30)
-        self.close()
 
     def close(self) -> None:
         """The person closes the terminal's window."""
@@ -111,14 +120,18 @@ class Screen:
         self._looked = match.end()
         return before.decode("utf-8", "replace")
 
+    def take(self) -> None:
+        """Read what is there now, so that whoever writes it is not held up."""
+        while self._read(0):
+            pass
+
     def wait(self, timeout: float = 60) -> int:
         """The program's exit code; reads what it prints meanwhile."""
         until = time.monotonic() + timeout
         while self.process.poll() is None:
             assert time.monotonic() < until, f"it still runs: {self.shown[-2000:]!r}"
             self._read(0.1)
-        while self._read(0):
-            pass
+        self.take()
         return self.process.returncode
 
     def stop(self, number: signal.Signals) -> None:

@@ -326,6 +326,71 @@ def test_a_full_output_is_exit_code_1(
     assert "Traceback" not in done.stderr and "Exception" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("closing", "code", "expected"),
+    [(">&-", 1, ""), ("2>&-", 0, '"id": "1"'), ("2>/dev/full", 0, '"id": "1"')],
+)
+def test_a_stream_that_is_closed_or_full_holds_nothing_up(
+    program: Program, tmp_path: Path, closing: str, code: int, expected: str
+) -> None:
+    """Results that have no place are an error; what is said to nobody is lost, and no more."""
+    file = tmp_path / "calls"
+    file.write_text(json.dumps(call("1", "run_command", command="true")) + "\n")
+    command = [sys.executable, "-m", "executor", "run", "--worktree", str(program.worktree)]
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closing}', "sh", *command, "--calls", str(file)],
+        capture_output=True,
+        env=program.environment,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == code
+    assert expected in done.stdout
+    assert "Traceback" not in done.stderr
+    if closing == ">&-":
+        assert "the output could not be written: Bad file descriptor" in done.stderr
+
+
+def test_a_closed_stdin_is_an_empty_one(program: Program) -> None:
+    """Without a stdin there are no call lines, and the run ends well."""
+    command = [sys.executable, "-m", "executor", "run", "--worktree", str(program.worktree)]
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", *command],
+        capture_output=True,
+        env=program.environment,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_help_that_has_no_place_is_one_sentence(program: Program) -> None:
+    """A full disk under `--help` is said like one under results."""
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "executor", "--help"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=program.environment,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "the output could not be written: No space left on device" in done.stderr
+
+
+def test_a_locale_without_glyphs_ends_nothing(program: Program) -> None:
+    """What a terminal's character set does not have is printed as an escape; JSON is UTF-8."""
+    code, out, err = program.run("tools", PYTHONIOENCODING="ascii")
+    assert (code, err) == (0, "")
+    assert json.loads(out)
+    code, out, err = program.run("doctor", PYTHONIOENCODING="ascii")
+    assert "\\u2713 executor: " in out and "Traceback" not in err
+
+
 def test_images_are_listed_with_their_time(program: Program) -> None:
     """Images and volumes alike have ISO 8601, in UTC or with an offset."""
     code, out, _ = program.run("images", "list", "--json")
@@ -355,7 +420,7 @@ def test_a_missing_image_is_exit_code_3(program: Program) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_run_and_leaves_nothing(program: Program, number: signal.Signals) -> None:
-    """Ctrl-C in mid-call removes the box first and then ends with 128 + the signal."""
+    """Ctrl-C in mid-call removes the box first, says so, and ends with 128 + the signal."""
     process = program.start("run", "--worktree", str(program.worktree), "--exec-id", "ended")
     assert process.stdin and process.stdout
     process.stdin.write(json.dumps(call("1", "run_command", command="true")) + "\n")
@@ -366,6 +431,9 @@ def test_a_signal_ends_the_run_and_leaves_nothing(program: Program, number: sign
     _, err = process.communicate(timeout=SECONDS)
     assert process.returncode == 128 + number
     assert "Traceback" not in err
+    name = {signal.SIGINT: "Ctrl-C"}.get(number, number.name)
+    last = err.splitlines()[-1]
+    assert last == f"executor: ended by {name}; what was opened is cleaned away"
     code, out, _ = program.run("ps", "--json")
     assert code == 0
     assert not [box for box in json.loads(out) if box["loop"] == "ended"]
@@ -403,7 +471,7 @@ def test_a_signal_outside_the_run_ends_the_process_quietly(program: Program, mom
         "import os, signal, sys\n"
         "class Early:\n"
         "    def find_spec(self, name, *_):\n"
-        "        if name == 'typer': os.kill(os.getpid(), signal.SIGINT)\n"
+        "        if name in ('typer', 'pydantic'): os.kill(os.getpid(), signal.SIGINT)\n"
         f"{moment}\n"
         "from executor.frontends.cli import main\n"
         "sys.argv = ['executor', 'tools']\n"
@@ -598,6 +666,30 @@ def test_doctor_says_whether_loops_can_run(program: Program) -> None:
     faults = [found for found in json.loads(out)["findings"] if found["level"] == "fault"]
     assert code == 1
     assert [fault["name"] for fault in faults] == ["engine"] and faults[0]["mend"]
+
+
+def test_doctor_tries_the_box_that_is_configured(program: Program, tmp_path: Path) -> None:
+    """The trial box is the loop of the configuration, also where that may run no command."""
+    file = tmp_path / "strict.toml"
+    file.write_text('[loop]\nmode = "plan"\nseccomp = "strict"\nmemory = "300m"\n')
+    code, out, _ = program.run("doctor", "--json", "--config", str(file))
+    found = json.loads(out)["capabilities"]
+    assert (code, found["seccomp"], found["memory"]) == (0, "strict (ours)", 300 << 20)
+    file.write_text('[controller]\nrequire_patched_engine = "x"\n')
+    code, out, _ = program.run("doctor", "--json", "--config", str(file))
+    assert (code, json.loads(out)["findings"][-1]["name"]) == (1, "configuration")
+
+
+def test_what_is_known_of_the_engine_is_told_by_the_first_command_only(program: Program) -> None:
+    """A1: `call` and `run` say notices by one rule, once a day what is the engine's."""
+    _, out, _ = program.run("doctor", "--json")
+    about_engine = json.loads(out)["capabilities"]["engine_notices"]
+    command = ("call", "run_command", '{"command": "true"}', "--worktree", str(program.worktree))
+    _, _, first = program.run(*command)
+    _, _, second = program.run(*command)
+    _, _, third = program.run("run", "--worktree", str(program.worktree))
+    for text in about_engine:
+        assert [text in said for said in (first, second, third)] == [True, False, False]
 
 
 def test_configuration_never_comes_from_the_worktree(program: Program) -> None:

@@ -55,11 +55,12 @@ def test_a_lost_box_is_replaced_by_the_next_call(work: Work) -> None:
 
 
 def test_calls_at_once_open_one_new_box(work: Work) -> None:
-    """Two calls that find the box lost share its replacement."""
+    """Calls that find the box lost share its replacement, and one of them tells of it."""
     lose_box(work)
     results = work.turn(*[("list_directory", {})] * 5)
     assert [result.code for result in results] == [None] * 5
     assert len(work.opened) == 2
+    assert [result.details for result in results].count(None) == 4
 
 
 def test_a_call_in_flight_ends_when_the_box_is_lost(work: Work) -> None:

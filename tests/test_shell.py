@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
+import termios
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from executor.errors import SandboxUnavailable
+from executor.errors import ConfigError, SandboxUnavailable
 from executor.model import LoopSpec
-from executor.sandbox.container import RUNTIME, Owner
-from executor.sandbox.terminal import UNREADABLE_LOADER, owner_in, shell_environment
+from executor.sandbox.container import LABEL_LOOP, RUNTIME, Owner
+from executor.sandbox.engine import Engine
+from executor.sandbox.terminal import (
+    UNREADABLE_LOADER,
+    find_box,
+    meant,
+    owner_in,
+    shell_environment,
+)
 from tests.driver import wait_until
-from tests.terminals import COMMAND, PROMPT, SECONDS, Machine
+from tests.sandbox.engine_proxy import Request, engine_proxy
+from tests.terminals import COMMAND, PROMPT, SECONDS, Machine, Screen
 
 
 @pytest.fixture
@@ -128,7 +141,10 @@ def test_a_pipe_is_run_as_a_script(machine: Machine) -> None:
         *("--worktree", str(machine.worktree), "--env", "MARK=mine"),
         text="echo $MARK; echo bad >&2; printf '\\033]0;title\\a\\033[31mred'; exit 7",
     )
-    assert (done.returncode, done.stderr) == (7, "bad\n")
+    assert done.returncode == 7
+    # What is said of the engine comes first.
+    said = [line for line in done.stderr.splitlines() if not line.startswith("executor: ")]
+    assert said == ["bad"]
     assert done.stdout.startswith("mine\n\x1b[31mred")
     assert "title" not in done.stdout
 
@@ -144,7 +160,7 @@ def test_one_box_has_to_be_named(machine: Machine, arguments: list[str]) -> None
 def test_an_unknown_box_is_said(machine: Machine) -> None:
     """A name that no box has is an error that says where the names are."""
     done = machine.run("shell", "no-such-box")
-    assert done.returncode == 2
+    assert done.returncode == 3
     assert "there is no box 'no-such-box'; `executor ps` lists the boxes" in done.stderr
 
 
@@ -174,6 +190,7 @@ def test_a_signal_leaves_the_terminal_as_it_was(machine: Machine, number: signal
 def test_a_shell_in_the_box_of_another_controller(machine: Machine, loop: OpenLoop) -> None:
     """A running loop is entered by its name; both see the same files and processes."""
     with machine.shell(loop.exec_id) as screen:
+        screen.expect(rf"shell in the box executor-{loop.exec_id}-\w+ of loop {loop.exec_id};")
         screen.expect(PROMPT, SECONDS)
         screen.type("echo by-hand > /tmp/note; echo done-$((1+1))\r")
         screen.expect("done-2")
@@ -311,13 +328,125 @@ def test_a_relay_that_is_stopped_from_inside_can_be_left(machine: Machine, loop:
     """K2: a call that stops the far half of a person's shell can't hold the person."""
     with machine.shell(loop.exec_id) as screen:
         screen.expect(PROMPT, SECONDS)
-        screen.type("echo $PPID-$((1+1))\r")
-        relay = screen.expect(r"\d+-2\r\n").rpartition("-2")[0].rpartition("\n")[2]
-        loop.call(f"kill -STOP {relay}")
+        screen.type("echo relay-$PPID-$((1+1))\r")
+        relay = screen.expect(r"relay-\d+-2\r\n").split("-")[-2]
+        looked = loop.call(f"kill -STOP {relay}; ps -o stat=,args= {relay}")
+        assert looked.startswith("T") and "agent terminal" in looked
         screen.type("\x1d\x1d\x1d")
         assert screen.wait() == 128 + signal.SIGHUP
         assert screen.is_as_before()
-    loop.call(f"kill -CONT {relay}")
+    assert loop.call(f"kill -CONT {relay}") == ""
+    for _ in range(100):
+        if "agent terminal" not in (left := loop.arguments()):
+            break
+    assert "agent terminal" not in left
+
+
+def test_a_shell_that_takes_nothing_more_can_be_left(machine: Machine, loop: OpenLoop) -> None:
+    """Ctrl-] three times is seen though more was pasted than the box or its engine will take."""
+    with machine.shell(loop.exec_id) as screen:
+        screen.expect(PROMPT, SECONDS)
+        screen.type("echo go-$((1+1)); exec sleep 1111\r")
+        screen.expect("go-2")
+        for _ in range(1500):
+            screen.type("x" * 999 + "\r")
+            screen.take()
+        screen.type("\x1d\x1d\x1d")
+        assert screen.wait() == 128 + signal.SIGHUP
+        assert screen.is_as_before()
+
+
+def test_a_large_paste_arrives_whole(machine: Machine, loop: OpenLoop) -> None:
+    """A megabyte that is pasted into a program that reads it gets there, byte for byte."""
+    line = "y" * 99
+    with machine.shell(loop.exec_id) as screen:
+        screen.expect(PROMPT, SECONDS)
+        screen.type("stty -echo; echo go-$((1+1)); exec 3>&1; sha256sum >&3\r")
+        screen.expect("go-2")
+        for _ in range(10_500):
+            screen.type(line + "\r")
+        screen.type("\x04")
+        screen.expect(hashlib.sha256(f"{line}\n".encode() * 10_500).hexdigest())
+        screen.type("exit 6\r")
+        assert screen.wait() == 6
+
+
+def test_a_box_that_ends_before_its_shell_is_said_to_be_gone(machine: Machine) -> None:
+    """A box that has ended when the shell is to be started in it is no fault of the engine."""
+
+    async def end_it(request: Request) -> None:
+        if match := re.fullmatch(r"/containers/(\w+)/exec", request.path):
+            command = ["docker", "kill", match[1]]
+            await asyncio.to_thread(subprocess.run, command, capture_output=True, check=True)
+
+    with engine_proxy(before=end_it) as proxy:
+        machine.environment["DOCKER_HOST"] = proxy.address
+        done = machine.run("shell", "--worktree", str(machine.worktree), text="true")
+    assert done.returncode == 3
+    assert "the box is gone: it was lost or removed; files" in done.stderr
+    assert "The engine could not" not in done.stderr
+
+
+def test_a_silent_engine_holds_nobody(machine: Machine) -> None:
+    """When the engine answers no more the shell ends in about 15 s, and says what is left."""
+    frozen = threading.Event()
+
+    async def hold(_: Request) -> None:
+        if frozen.is_set():
+            await asyncio.Event().wait()
+
+    with engine_proxy(before=hold) as proxy:
+        machine.environment["DOCKER_HOST"] = proxy.address
+        with machine.own_shell() as screen:
+            frozen.set()
+            screen.type("exit 4\r")
+            assert screen.wait(40) == 3
+            assert screen.is_as_before()
+            screen.expect("the engine does not answer, .* removes it later")
+            assert b"the box is gone" not in screen.shown
+    del machine.environment["DOCKER_HOST"]
+    assert "boxes 1" in machine.run("reap").stdout
+
+
+def test_a_shell_in_the_background_waits_to_be_brought_to_the_front(
+    machine: Machine, loop: OpenLoop
+) -> None:
+    """The terminal of whoever types meanwhile is not changed under their hands."""
+    variables = {**machine.environment, "PS1": "me> "}
+    with Screen(["bash", "--norc", "--noediting", "-i"], variables) as screen:
+        screen.expect("me> ")
+        screen.type(" ".join([*COMMAND, "shell", loop.exec_id, "&\r"]))
+        screen.expect("shell in the box", SECONDS)
+        for _ in range(100):
+            screen.type("jobs; echo seen-$((1+1))\r")
+            if "Stopped" in screen.expect("seen-2"):
+                break
+        assert screen.is_as_before()
+        screen.type("fg\r")
+        screen.expect(PROMPT)
+        screen.type("exit 5\r")
+        screen.expect("me> ")
+        screen.type("echo code-$?\r")
+        screen.expect("code-5")
+        screen.type("exit\r")
+        screen.wait()
+
+
+def test_a_shell_that_was_stopped_goes_on(machine: Machine, loop: OpenLoop) -> None:
+    """After a stop, in which another has used the terminal, keys go to the box as before."""
+    with machine.shell(loop.exec_id) as screen:
+        screen.expect(PROMPT, SECONDS)
+        screen.stop(signal.SIGSTOP)
+        termios.tcsetattr(screen.far, termios.TCSANOW, screen.modes)
+        screen.stop(signal.SIGCONT)
+        wait_until(lambda: not screen.is_as_before())
+        screen.type("echo go-$((1+1)); sleep 1000\r")
+        screen.expect("go-2\r\n")
+        screen.type("\x03")
+        screen.expect(PROMPT)
+        screen.type("exit 5\r")
+        assert screen.wait() == 5
+        assert screen.is_as_before()
 
 
 def test_a_terminal_that_knows_no_size_is_taken_for_a_usual_one(machine: Machine) -> None:
@@ -331,6 +460,67 @@ def test_a_terminal_that_knows_no_size_is_taken_for_a_usual_one(machine: Machine
 
 
 # ─── pure ───────────────────────────────────────────────────────────────────────────
+
+
+def listed(id: str, name: str, loop: str, state: str = "running") -> dict[str, Any]:
+    """One box as an engine lists it."""
+    return {"Id": id * 64, "Names": [f"/{name}"], "State": state, "Labels": {LABEL_LOOP: loop}}
+
+
+A = listed("a", "executor-one-1", "one")
+B = listed("b", "executor-two-2", "executor-one-1")
+C = listed("c", "executor-three-3", "one", "exited")
+D = listed("d", "executor-four-4", "aaaaaa")
+E = listed("e", "executor-five-5", "five", "exited")
+F = listed("f", "executor-one-6", "one")
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("executor-one-1", [A]),  # though a loop bears the name of that container
+        ("a" * 12, [A]),
+        ("a" * 64, [A]),
+        ("aaaaaa", [D]),  # a loop's name comes before a beginning of an id
+        ("aaaaa", [A]),
+        ("aaa", []),
+        ("one", [A, C, F]),
+        ("", []),
+        ("executor-one", []),
+        ("/executor-one-1", []),
+    ],
+)
+def test_a_containers_own_name_comes_first(name: str, found: list[dict[str, Any]]) -> None:
+    """Name or id of a container, then name of a loop, then the beginning of an id."""
+    assert meant([A, B, C, D, E, F], name) == found
+
+
+class Listing:
+    """An engine that knows these boxes."""
+
+    async def list_containers(self, labels: Mapping[str, str | None]) -> list[dict[str, Any]]:
+        """All of them."""
+        return [A, B, C, D, E, F]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "said"),
+    [
+        (
+            "one",
+            ConfigError,
+            "there are 2 boxes 'one'; give the container of one: aaaaaaaaaaaa (executor-one-1, "
+            "loop 'one'), ffffffffffff (executor-one-6, loop 'one')",
+        ),
+        ("five", SandboxUnavailable, "the box 'five' does not run (exited), so nothing can be"),
+        ("six", SandboxUnavailable, "there is no box 'six'; `executor ps` lists the boxes"),
+    ],
+)
+def test_no_box_is_guessed(name: str, kind: type[Exception], said: str) -> None:
+    """Of several boxes none is entered, and neither is another than the one that was meant."""
+    with pytest.raises(kind) as raised:
+        asyncio.run(find_box(cast("Engine", Listing()), name))
+    assert said in str(raised.value)
 
 
 def test_a_person_is_asked_and_may_edit(tmp_path: Path) -> None:

@@ -158,6 +158,7 @@ def test_json_keeps_ordinary_text_readable() -> None:
         ),
         ("".join(chr(0xE0000 + ord(one)) for one in "hi"), {"U+E0068": 1, "U+E0069": 1}),
         ("👍\ufe00\ufe01\U000e0101", {"U+FE00": 1, "U+FE01": 1, "U+E0101": 1}),
+        ("城\U000e0158漢\U000e011f", {"U+E0158": 1}),
         ("❤\ufe0f\ufe0f", {"U+FE0F": 1}),
         ("a\ufe0f", {"U+FE0F": 1}),
         ("\U0001f3f4\U000e0068\U000e0069\U000e007f", {"U+E0068": 1, "U+E0069": 1, "U+E007F": 1}),

@@ -11,7 +11,8 @@ from executor import toolsets
 from executor.catalog import PACKAGED, load, parse
 from executor.errors import ConfigError
 from executor.model import Limits
-from executor.tool import Registry
+from executor.tool import Registry, schema_of
+from executor.tools import commands
 
 TOOLS = toolsets.registry("standard", load())
 SCHEMAS = {tool.name: tool.schema for tool in TOOLS.all()}
@@ -172,6 +173,14 @@ def test_timeouts_in_schemas_are_the_ones_that_hold() -> None:
         300_000,
     )
     assert SCHEMAS["run_code"]["properties"]["timeout"]["maximum"] == 600
+
+
+def test_a_schema_that_is_changed_is_nobody_elses() -> None:
+    """Schemas are made once; what one loop does to its copy stays with it."""
+    first, second = (schema_of(commands.RunCommand) for _ in range(2))
+    assert first == second
+    first["properties"]["command"]["description"] = "changed"
+    assert second == schema_of(commands.RunCommand) != first
 
 
 def test_a_catalog_description_replaces_the_text() -> None:

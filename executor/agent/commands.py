@@ -14,6 +14,7 @@ from . import counters, frame, processes, sockets
 from .frame import encode
 from .operation import RUNTIME, Failure
 from .spool import SHELF_LIFE, Shelf, Shelved, Spool
+from .workspace import shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ SETTLE = 0.02
 COALESCE = 0.002
 """Seconds in which the ends of several processes lead to one look."""
 MAX_DOUBTS = 5
+SLOW_LOOK = 0.1
+"""Seconds. What makes one look take so long forks so fast that looking again is no use: over
+gVisor the dead of a second fill the list, and ten looks took the time that a call has to end."""
 """Looks that may miss or find something after the KILL before everything is frozen."""
 GIVE_UP = 5.0
 """Seconds after the KILL that a process in uninterruptible sleep may hold up the answer."""
@@ -234,8 +238,9 @@ class Commands:
             look, left = self._sweep_frozen(due)
             for job in doubtful:
                 job.doubts -= 5 * MAX_DOUBTS  # a process that can't die is not worth a freeze
+        weight = 1 + int((time.monotonic() - now) / SLOW_LOOK)
         for job in list(self.ending.values()):
-            job.judge(len(left[job]), look.is_exact, now)
+            job.judge(len(left[job]), look.is_exact, now, weight)
         if self.ending:
             self.sweep_after(SETTLE)
         else:
@@ -305,7 +310,7 @@ class Commands:
             return directory
         if self.cwd != self.root and (fault := self._fault_of(self.cwd)):
             notes.append(
-                f"the working directory {self.cwd} {fault}; this command ran in {self.root}"
+                f"the working directory {shown(self.cwd)} {fault}; this command ran in {self.root}"
             )
             self.cwd = self.root
         if self.cwd == self.root and (fault := self._fault_of(self.root)):
@@ -314,7 +319,7 @@ class Commands:
 
     def _no_entry(self, directory: str, fault: str) -> Failure:
         code = "PERMISSION_DENIED" if fault == FORBIDDEN else "FILE_NOT_FOUND"
-        return Failure(code, f"{directory} {fault}")
+        return Failure(code, f"{shown(directory)} {fault}")
 
     def _fault_of(self, directory: str) -> str:
         """Why no command can begin there; empty if one can."""
@@ -345,7 +350,7 @@ class Commands:
             fault = "is outside the worktree" if directory else "was deleted"
         if fault:
             self.cwd = self.root
-            where = directory or "the directory"
+            where = shown(directory) or "the directory"
             notes.append(
                 f"{where}, where the command ended, {fault}; the next one begins in {self.root}"
             )
@@ -405,8 +410,8 @@ class Job:
         directory = commands.enter(arguments.get("cwd"), self.notes)
         marker = f"{commands.box}-{self.channel}"
         commands.last_channel = self.channel
-        environment = {**commands.environment, "PWD": directory, **arguments["environment"]}
-        environment[processes.MARKER] = marker
+        environment = {processes.MARKER: marker, **commands.environment, "PWD": directory}
+        environment |= {**arguments["environment"], processes.MARKER: marker}
         command: str | None = arguments.get("command")
         if command is not None:
             argv = self._direct_argv(command, environment) or self._shell_argv(command)
@@ -610,16 +615,18 @@ class Job:
             processes.send(pid, signal.SIGTERM)
             processes.send(pid, signal.SIGCONT)
 
-    def judge(self, left: int, is_exact: bool, now: float) -> None:
+    def judge(self, left: int, is_exact: bool, now: float, weight: int) -> None:
         """Answer when nothing of the call is left, or when it can't be helped.
 
         Args:
             left: its processes that were seen.
             is_exact: nothing can have been missed.
             now: of the monotonic clock.
+            weight: how many doubts this look counts for.
         """
         if left or not is_exact:
-            self.doubts += now >= self.kill_at or not left
+            if now >= self.kill_at or not left:
+                self.doubts += weight
         elif self.status is not None:
             self._finish()
             return
@@ -648,7 +655,7 @@ class Job:
         if directory is None:
             directory = self.commands.cwd
             if self.cwd_file and self.ending in ("timeout", "cancel"):
-                self.notes.append(f"the working directory stays {directory}")
+                self.notes.append(f"the working directory stays {shown(directory)}")
         self.commands.leave(directory, self.notes)
 
     def _said_directory(self) -> str | None:

@@ -19,8 +19,15 @@ IS_INIT = os.getpid() == 1
 MAX_FREEZES = 50
 """Times that everything is told to stop before what still runs is put up with."""
 
+_LONGEST_MARKER = 100
+"""Bytes; ours have a name of a box and the number of a call."""
+_ENVIRONMENT = 1 << 16
+"""Bytes of an environment in which a marker is looked for; it is put first. To read a megabyte
+takes the kernel milliseconds, and a hundred processes with as much held the agent up for good."""
 _ENDS = (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED)
-_STILL = ("T", "t", "D")
+_STOPPED = ("T", "t")
+_STILL = (*_STOPPED, "D")
+_DEAD = (b"Z", b"X")
 _TICKS = os.sysconf("SC_CLK_TCK")
 RESET = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 """Commands begin with every signal at its default; the agent ignores most of them."""
@@ -204,10 +211,26 @@ def scan() -> dict[int, Process]:
         stat = _read(f"/proc/{name}/stat")
         # The name in brackets may hold anything, brackets and spaces included.
         fields = stat[stat.rfind(b")") + 2 :].split()
-        if len(fields) < 20 or fields[0] in (b"Z", b"X"):
+        if len(fields) > 17 and fields[0] in _DEAD and int(fields[17]) > 1:
+            fields[0] = _state_of_threads(name)
+        if len(fields) < 20 or fields[0] in _DEAD:
             continue
         found[int(name)] = Process(int(name), fields)
     return found
+
+
+def _state_of_threads(pid: str) -> bytes:
+    """Of a process whose first thread has ended: it looks dead, and the others go on.
+
+    One that runs counts more than those that are stopped. gVisor lists none of them.
+    """
+    states: list[bytes] = []
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            stat = _read(f"/proc/{pid}/task/{thread}/stat")
+            states += stat[stat.rfind(b")") + 2 :].split()[:1]
+    living = [state for state in states if state not in _DEAD]
+    return min(living, key=lambda state: state.decode() in _STILL) if living else b"X"
 
 
 def guests_among(found: dict[int, Process]) -> set[int]:
@@ -226,13 +249,13 @@ def guests_among(found: dict[int, Process]) -> set[int]:
     return guests
 
 
-def _read(path: str) -> bytes:
+def _read(path: str, most: int = 1 << 20) -> bytes:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return b""
     try:
-        return os.read(handle, 1 << 20)
+        return os.read(handle, most)
     except OSError:
         return b""
     finally:
@@ -272,6 +295,7 @@ class Attribution:
         self._prefix = f"{box}-"
         self._known: dict[tuple[int, int], Owner] = {}
         self._markers: dict[tuple[int, int], str] = {}
+        self._unmarked: set[tuple[int, int]] = set()
 
     def clear(self) -> None:
         """Forget what was seen, when no call is being ended."""
@@ -289,6 +313,7 @@ class Attribution:
             ending: those of them that are being ended.
             last_channel: the newest call; a marker that names a later one is a forgery.
         """
+        self._unmarked.clear()
         leaders = {owner.leader: owner for owner in running}
         markers = {owner.marker: owner for owner in running}
         youngest = sorted(ending, key=lambda owner: -owner.start)
@@ -344,14 +369,15 @@ class Attribution:
 
     def _marker(self, process: Process) -> str:
         key = process.pid, process.start
-        marker = self._markers.get(key)
+        marker = "" if key in self._unmarked else self._markers.get(key)
         if marker is None:
-            prefix = MARKER.encode() + b"="
-            entries = _read(f"/proc/{process.pid}/environ").split(b"\0")
-            found = [entry[len(prefix) :] for entry in entries if entry.startswith(prefix)]
-            marker = found[0].decode("utf-8", "replace") if found else ""
+            content = b"\0" + _read(f"/proc/{process.pid}/environ", _ENVIRONMENT)
+            _, _, rest = content.partition(b"\0" + MARKER.encode() + b"=")
+            marker = rest[:_LONGEST_MARKER].partition(b"\0")[0].decode("utf-8", "replace")
             if marker:  # one that has not yet called exec shows nothing, for the moment
                 self._markers[key] = marker
+            else:
+                self._unmarked.add(key)
         return marker
 
 
@@ -366,7 +392,7 @@ def send(pid: int, number: int) -> None:
 
 def freeze() -> tuple[Look, set[int]]:
     """Stop everything in the box; the look at it, and what had been stopped before."""
-    stopped = {pid for pid, process in scan().items() if process.state in _STILL}
+    stopped = {pid for pid, process in scan().items() if process.state in _STOPPED}
     for _ in range(MAX_FREEZES):
         send(-1, signal.SIGSTOP)
         look = Look()

@@ -59,6 +59,7 @@ _COMMON = [
     "--color=never",
     "--hidden",
     "--no-require-git",
+    "--no-ignore-global",  # what commands leave in their HOME hides no file of the worktree
     "--no-ignore-messages",
     "--glob=!.git",
 ]

@@ -85,6 +85,8 @@ class Service:
         self.source = source
         self.sink = sink
         self.poll = select.epoll()
+        self.slow_poll = select.poll()
+        self.slow: set[int] = set()
         self.reactions: dict[int, Reaction] = {}
         self.timers: list[Timer] = []
         self.timers_off = 0
@@ -110,11 +112,23 @@ class Service:
     def watch(self, descriptor: int, events: int, reaction: Reaction) -> None:
         """Call `reaction(events)` whenever the descriptor is ready."""
         self.reactions[descriptor] = reaction
-        self.poll.register(descriptor, events)
+        try:
+            self.poll.register(descriptor, events)
+        except OSError:
+            # What can be watched so is counted by uid over the whole machine, and another box
+            # may hold it all.
+            self.slow_poll.register(descriptor, events)
+            self.slow_poll.register(self.poll, select.POLLIN)
+            self.slow.add(descriptor)
 
     def forget(self, descriptor: int) -> None:
         """Stop watching a descriptor."""
-        if self.reactions.pop(descriptor, None) is not None:
+        if self.reactions.pop(descriptor, None) is None:
+            return
+        if descriptor in self.slow:
+            self.slow.remove(descriptor)
+            self.slow_poll.unregister(descriptor)
+        else:
             self.poll.unregister(descriptor)
 
     def after(self, seconds: float, action: Callable[[], None]) -> Timer:
@@ -145,7 +159,7 @@ class Service:
 
     def step(self) -> None:
         """One turn of the loop."""
-        for descriptor, events in self.poll.poll(self._patience()):
+        for descriptor, events in self._ready(self._patience()):
             reaction = self.reactions.get(descriptor)
             if reaction is not None and not self._survives(reaction, events):
                 self.forget(descriptor)  # it would fail again at once, and for ever
@@ -156,6 +170,14 @@ class Service:
                 self._survives(action)
         if self.runnable and len(self.unsent) <= PAUSE_INPUT:
             self._advance_tasks()
+
+    def _ready(self, patience: float) -> list[tuple[int, int]]:
+        """Descriptors that are ready and what for, after so many seconds at the most."""
+        if not self.slow:
+            return self.poll.poll(patience)
+        ready = self.slow_poll.poll(patience * 1000 if patience >= 0 else None)
+        mine = self.poll.fileno()
+        return self.poll.poll(0) + [one for one in ready if one[0] != mine]
 
     def _survives(self, action: Callable[..., None], *arguments: int) -> bool:
         """Do something; a fault of ours in one call must not end all the others."""

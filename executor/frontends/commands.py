@@ -21,7 +21,7 @@ from rich.table import Table
 from executor.catalog import Catalog
 from executor.controller import Controller, Loop
 from executor.errors import ConfigError
-from executor.frontends import diagnosis, shell
+from executor.frontends import diagnosis, notices, shell
 from executor.frontends.asking import terminal
 from executor.frontends.lines import Item, Iteration, Lines
 from executor.frontends.options import (
@@ -172,7 +172,7 @@ async def _run(make: Callable[[Catalog], LoopSpec], config: Path | None, calls: 
             started = time.monotonic()
             async with controller.open(spec) as loop:
                 steps.close()
-                _tell_opened(loop, time.monotonic() - started)
+                _tell_opened(loop, time.monotonic() - started, settings.state_directory)
                 lines = Lines()
                 async for line in _lines(source):
                     await _answer(loop, lines.read(line))
@@ -204,10 +204,9 @@ def _unreadable(reason: str) -> ConfigError:
     return ConfigError(f"--calls: {reason}; give a file of call lines")
 
 
-def _tell_opened(loop: Loop, seconds: float) -> None:
+def _tell_opened(loop: Loop, seconds: float, state: Path) -> None:
     facts = loop.capabilities
-    for notice in facts.get("notices", ()):
-        say(str(notice))
+    notices.tell(facts, state)
     what = ", ".join(
         f"{name} {facts[name]}" for name in ("network", "runtime", "user", "pids") if name in facts
     )
@@ -290,7 +289,7 @@ async def _turn(loop: Loop, calls: Sequence[Call]) -> AsyncGenerator[Result, Non
 
 async def _write(result: Result, call: Call | None = None) -> None:
     summary = render_tool_result(result, call) + "\n"
-    await write_texts((sys.stdout, result.to_line() + "\n"), (sys.stderr, summary))
+    await write_texts((sys.stdout, result.to_line() + "\n"), told=summary)
 
 
 # ─── call ───────────────────────────────────────────────────────────────────────────
@@ -367,6 +366,7 @@ async def _call(
             controller.open(spec) as loop,
         ):
             steps.close()
+            notices.tell(loop.capabilities, settings.state_directory)
             await _read_first(loop, tool, given)
             result = await loop.execute(Call("call", tool, given))
     finally:
@@ -582,11 +582,14 @@ def reap_command() -> None:
 
 
 @app.command()
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    config: Config = None,
+) -> None:
     """Say whether loops can run here, and what isolation is really there."""
 
     async def work() -> int:
-        report = await diagnosis.examine()
+        report = await diagnosis.examine(config)
         if as_json:
             write_json(report.to_json())
         else:

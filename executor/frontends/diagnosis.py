@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from executor import doctor
-from executor.catalog import load
+from executor.catalog import Catalog, load
 from executor.controller import Controller
 from executor.doctor import Finding
 from executor.errors import ConfigError, ExecutorError
-from executor.model import Call, Limits, LoopSpec
+from executor.model import Call, LoopSpec
 from executor.settings import Settings
 
 _MEND = "mend what the sentence names"
@@ -45,24 +45,27 @@ class Report:
         }
 
 
-async def examine() -> Report:
-    """Look at everything that a loop needs; ends with a trial box where there can be one."""
+async def examine(config: Path | None = None) -> Report:
+    """Look at everything that a loop needs; ends with a trial box where there can be one.
+
+    Args:
+        config: the configuration file; None = the user's own.
+    """
     report = Report([Finding("executor", "ok", _version())])
     try:
         settings = Settings.load()
-        catalog = load(settings.config_file)
+        file = config or settings.config_file
+        catalog = load(file)
     except ConfigError as error:
         report.findings += [Finding("configuration", "fault", one, _MEND) for one in error.faults]
         return report
-    report.findings.append(
-        Finding("configuration", "ok", f"file: {settings.config_file or 'none'}")
-    )
+    report.findings.append(Finding("configuration", "ok", f"file: {file or 'none'}"))
     runtime = catalog.loop.get("runtime")
     report.findings += await doctor.examine(settings, catalog.controller, runtime)
     if report.is_able and all(
         finding.level == "ok" for finding in report.findings if finding.name == "images"
     ):
-        await _trial(report, settings)
+        await _trial(report, settings, catalog)
     return report
 
 
@@ -73,12 +76,12 @@ def _version() -> str:
         return "not installed, run from its sources"
 
 
-async def _trial(report: Report, settings: Settings) -> None:
-    """Open a box on an empty directory and run one command in it."""
+async def _trial(report: Report, settings: Settings, catalog: Catalog) -> None:
+    """Open a box on an empty directory, as loops have it, and run one command in it."""
     with tempfile.TemporaryDirectory(prefix="executor-doctor-") as directory:
-        spec = LoopSpec(worktree=Path(directory), limits=Limits(memory="256m", max_seconds=60))
+        spec = _trial_spec(catalog, Path(directory))
         try:
-            async with Controller(settings) as controller, controller.open(spec) as loop:
+            async with Controller(settings, catalog) as controller, controller.open(spec) as loop:
                 result = await loop.execute(Call("doctor", "run_command", {"command": "true"}))
                 report.capabilities = loop.capabilities
         except ExecutorError as error:
@@ -92,9 +95,15 @@ async def _trial(report: Report, settings: Settings) -> None:
     facts = (
         f"{name}: {_plain(value)}"
         for name, value in report.capabilities.items()
-        if name != "notices"
+        if not name.endswith("notices")
     )
     report.findings.append(Finding("isolation of the trial box", "ok", "\n    ".join(facts)))
+
+
+def _trial_spec(catalog: Catalog, directory: Path) -> LoopSpec:
+    """The configured loop, but one that may run a command, on the image that is there."""
+    spec = catalog.loop_spec(directory, mode="bypass", image="base", max_seconds=60.0)
+    return replace(spec, loop_type=None)
 
 
 def _plain(value: Any) -> str:

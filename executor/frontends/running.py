@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import logging
 import os
 import select
@@ -15,7 +16,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
@@ -25,6 +26,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from executor.catalog import Catalog, load
 from executor.errors import ConfigError, SandboxError
 from executor.frontends.signals import HEARD
+from executor.sandbox import quota
 from executor.settings import Settings
 from executor.text import json_line, one_line, visible
 
@@ -32,13 +34,24 @@ OK, FAILED, USAGE, NO_SANDBOX = 0, 1, 2, 3
 LOG_LINE = 10_000
 """Characters of a line of the log."""
 
-err = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
-out = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise  # noqa: PLE0704 - called where the error is handled; `finish` ends the run for it
+
+
+err = _Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+out = _Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def say(text: str) -> None:
-    """Tell the person something, on stderr; nothing in it acts on the terminal."""
-    err.print(f"executor: {visible(text)}")
+    """Tell the person something, on stderr; nothing in it acts on the terminal.
+
+    Further lines are set in, so that none can be taken for another thing that is said.
+    Where stderr takes nothing the work goes on: nobody reads it.
+    """
+    with contextlib.suppress(OSError):
+        err.print("executor: " + visible(text).replace("\n", "\n    "))
 
 
 class _OneLine(logging.Formatter):
@@ -53,12 +66,26 @@ def log_to_stderr() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(_OneLine("executor: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    # What the interpreter prints by itself it prints as it is.
+    logging.raiseExceptions = False
+    logging.captureWarnings(True)
+    sys.unraisablehook = lambda fault: _tell_fault(fault.exc_value)
+    threading.excepthook = lambda fault: _tell_fault(fault.exc_value)
+
+
+def _tell_fault(error: BaseException | None) -> None:
+    if error is not None:
+        text = "".join(traceback.format_exception(error))
+        say(f"this is a fault of the executor itself:\n{text}")
 
 
 class _Ended(Exception):
     """A signal asked for the end; everything opened was closed before this is raised."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, left: Sequence[str]) -> None:
+        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+        but = f", but {'; '.join(left)}" if left else ""
+        super().__init__(f"ended by {name}; what was opened is cleaned away{but}")
         self.number = number
 
 
@@ -80,6 +107,7 @@ def finish(work: Callable[[], Coroutine[Any, Any, int]]) -> NoReturn:
         code = NO_SANDBOX
     except _Ended as ended:
         HEARD.ignore()
+        say(str(ended))
         code = 128 + ended.number
     except BrokenPipeError:
         code = _nobody_reads(128 + signal.SIGPIPE)
@@ -94,16 +122,49 @@ def finish(work: Callable[[], Coroutine[Any, Any, int]]) -> NoReturn:
     raise SystemExit(code)
 
 
+def enter(app: Callable[..., Any]) -> NoReturn:
+    """Run the command that this process was called with.
+
+    What is wrong with its arguments is shown as all else is: a name among them may have come
+    from a worktree, by way of a shell's wildcard.
+    """
+    try:
+        code = app(standalone_mode=False) or OK
+    except BrokenPipeError:
+        code = _nobody_reads(128 + signal.SIGPIPE)
+    except OSError as error:
+        say(f"the output could not be written: {error.strerror}")
+        code = _nobody_reads(FAILED)
+    except Exception as error:
+        code = _misused(error)
+    raise SystemExit(code)
+
+
+def _misused(error: Any) -> int:
+    """Show what the parser of arguments complains of; its exit code."""
+    if not hasattr(error, "show"):
+        raise error
+    text = io.StringIO()
+    error.show(file=text)
+    with contextlib.suppress(OSError):
+        err.print(visible(text.getvalue()), end="")
+    return int(error.exit_code)
+
+
 async def _until_signal(work: Coroutine[Any, Any, int]) -> int:
     """Run the work; a signal cancels it once, and its clean-up is then left in peace."""
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(work)
-    with HEARD.kept_for(lambda: loop.call_soon_threadsafe(task.cancel)):
+    with HEARD.kept_for(
+        lambda: loop.call_soon_threadsafe(task.cancel),
+        lambda: loop.call_soon_threadsafe(quota.call_off),
+    ):
         try:
             return await task
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             if HEARD.first is not None:
-                raise _Ended(HEARD.first) from None
+                # Whoever could not clean up has noted that.
+                raise _Ended(HEARD.first, getattr(error, "__notes__", ())) from None
             raise
 
 
@@ -158,7 +219,7 @@ class Steps:
 
     def __init__(self) -> None:
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             TimeElapsedColumn(),
             console=err,
@@ -187,12 +248,16 @@ class Steps:
             self._task = None
 
 
-async def write_texts(*texts: tuple[TextIO, str | bytes]) -> None:
+async def write_texts(*texts: tuple[TextIO, str | bytes], told: str = "") -> None:
     """Write texts beside the loop: who reads them may be slow, or have stopped.
 
     Nothing else waits for the reader then: signals are heard, and boxes keep their agents'
     lease. The thread is a daemon and writes the bare descriptors: at the end of the process
     it may wait for a reader that never comes.
+
+    Args:
+        texts: and where each belongs, in order.
+        told: for the person, on stderr, after them. Nothing is lost where it can't be written.
 
     Raises:
         BrokenPipeError: there is no reader any more.
@@ -201,7 +266,7 @@ async def write_texts(*texts: tuple[TextIO, str | bytes]) -> None:
     loop = asyncio.get_running_loop()
     written: asyncio.Future[None] = loop.create_future()
 
-    def settle(error: OSError | None) -> None:
+    def settle(error: Exception | None) -> None:
         if written.done():
             return
         if error is None:
@@ -214,8 +279,11 @@ async def write_texts(*texts: tuple[TextIO, str | bytes]) -> None:
         try:
             for stream, text in texts:
                 _write_all(stream.fileno(), _encoded(text, stream))
-        except OSError as error:
+        except Exception as error:  # whatever it is, somebody waits for the end of this
             failure = error
+        if failure is None and told:
+            with contextlib.suppress(OSError):
+                _write_all(sys.stderr.fileno(), _encoded(told, sys.stderr))
         with contextlib.suppress(RuntimeError):  # the loop is closed: the run is over
             loop.call_soon_threadsafe(settle, failure)
 
@@ -244,7 +312,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 def write_json(value: object) -> None:
     """Print a value for a program."""
     with writing():
-        sys.stdout.write(json_line(value, indent=2) + "\n")
+        sys.stdout.buffer.write(_encoded(json_line(value, indent=2) + "\n", sys.stdout))
         sys.stdout.flush()
 
 

@@ -10,7 +10,7 @@ import sys
 import termios
 import threading
 import tty
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -18,7 +18,8 @@ import typer
 
 from executor.catalog import Catalog
 from executor.controller import Controller, Loop
-from executor.errors import ConfigError
+from executor.errors import ConfigError, EngineError
+from executor.frontends import notices
 from executor.frontends.options import (
     AddDir,
     Config,
@@ -46,21 +47,36 @@ from executor.frontends.running import (
     settings_of,
     write_texts,
 )
+from executor.frontends.signals import HEARD
 from executor.model import MOUNT, Limits, LoopSpec, plain
 from executor.sandbox.attach import STDOUT
-from executor.sandbox.engine import Engine
-from executor.sandbox.terminal import Shell, find_box, open_shell, owner_in, shell_environment
+from executor.sandbox.container import LABEL_LOOP
+from executor.sandbox.engine import Engine, status
+from executor.sandbox.terminal import (
+    Shell,
+    find_box,
+    open_shell,
+    owner_in,
+    shell_environment,
+)
 from executor.settings import Settings
+from executor.text import one_line
 
 HUNG_UP = 128 + signal.SIGHUP
+_NOT_FOUND = 404
 _PIECE = 1 << 14
 _AHEAD = 16
-"""Pieces of input that are read before the box takes them."""
+"""Pieces of a pipe that are read before the box takes them."""
+_KEYS_AHEAD = 1 << 14
+"""The same of what is typed or pasted, at most 4 KiB each: the keys that leave come after it."""
 _REST = 2.0
 """Seconds for taking back what the box has switched in the person's terminal."""
 _USUAL_SIZE = (24, 80)
 _LEAVE = b"\x1d" * 3
 """Ctrl-] three times leaves a shell that answers nothing any more."""
+_ANSWER, _CLEAN_UP = 5.0, 8.0
+"""Seconds for an engine to say anything once the shell has ended, and, where it does not, for
+taking back what it was asked for. Otherwise each request would take its minute."""
 
 
 def shell(
@@ -136,7 +152,9 @@ async def _in_running_box(settings: Settings, name: str, *, is_raw: bool) -> int
         # What its controller was told of variables is not known here.
         cores = (container.get("HostConfig") or {}).get("NanoCpus") or 0
         spec = LoopSpec(MOUNT, Limits(cpus=max(cores / 1e9, 1.0)))
-        code = await _attend(engine, container, spec, is_raw=is_raw)
+        labels = (container.get("Config") or {}).get("Labels") or {}
+        what = f"{str(container['Name']).removeprefix('/')} of loop {labels.get(LABEL_LOOP)}"
+        code = await _attend(engine, container, spec, what=what, is_raw=is_raw)
         if code is None:
             say(
                 f"the box {name} is gone: its loop has ended, its time is over, or it was "
@@ -154,6 +172,7 @@ async def _in_new_box(settings: Settings, catalog: Catalog, spec: LoopSpec, *, i
             await Engine.connect(settings) as engine,
         ):
             steps.close()
+            notices.tell(loop.capabilities, settings.state_directory)
             with loop.attended() as box:
                 code = await _attend(engine, await engine.inspect(box), spec, is_raw=is_raw)
             if code is None:
@@ -171,9 +190,71 @@ def _why(loop: Loop) -> str:
 
 
 async def _attend(
-    engine: Engine, container: Mapping[str, Any], spec: LoopSpec, *, is_raw: bool
+    engine: Engine, container: Mapping[str, Any], spec: LoopSpec, *, what: str = "", is_raw: bool
 ) -> int | None:
-    """Bring the person and a shell in the box together; its exit code, None = box lost."""
+    """Bring the person and a shell in the box together; its exit code, None = box lost.
+
+    Args:
+        what: names the box of somebody else; empty = it is this process's own.
+    """
+    code: int | None = None
+    try:
+        code = await _converse(engine, container, spec, what=what, is_raw=is_raw)
+    except EngineError:
+        if not await _has_ended(engine, container):
+            raise
+    finally:
+        if await _is_silent(engine, container):
+            code = NO_SANDBOX if code is None else code
+            _say_silent(container, is_own=not what)
+            if what or spec.quota != "loop-ext4":  # its files come back without the engine
+                _end_soon(code)
+    return code
+
+
+async def _has_ended(engine: Engine, container: Mapping[str, Any]) -> bool:
+    """Whether nothing could be started in a box because it runs no more."""
+    try:
+        async with asyncio.timeout(_ANSWER):
+            state = (await engine.inspect(str(container["Id"]))).get("State") or {}
+    except TimeoutError:
+        return False
+    except EngineError as error:
+        return status(error) == _NOT_FOUND
+    return not state.get("Running")
+
+
+async def _is_silent(engine: Engine, container: Mapping[str, Any]) -> bool:
+    """Whether the engine neither answers nor refuses to."""
+    try:
+        async with asyncio.timeout(_ANSWER):
+            await engine.inspect(str(container["Id"]))
+    except TimeoutError:
+        return True
+    except EngineError:
+        return False
+    return False
+
+
+def _say_silent(container: Mapping[str, Any], *, is_own: bool) -> None:
+    name = str(container["Name"]).removeprefix("/")
+    mend = "the shell there ends by itself"
+    if is_own:
+        mend = f"the box {name} ends by itself, and `executor reap` removes it later"
+    say(f"the engine does not answer, so how the shell ended is not known; {mend}")
+
+
+def _end_soon(code: int) -> None:
+    """End the process although requests wait: even the interpreter's own end waits for them."""
+    ended = code if HEARD.first is None else 128 + HEARD.first
+    timer = threading.Timer(_CLEAN_UP, os._exit, (ended,))
+    timer.daemon = True
+    timer.start()
+
+
+async def _converse(
+    engine: Engine, container: Mapping[str, Any], spec: LoopSpec, *, what: str, is_raw: bool
+) -> int | None:
     with_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     image = await engine.inspect_image(str(container["Image"])) or {}
     environment = shell_environment(
@@ -183,8 +264,9 @@ async def _attend(
         engine.settings.terminal if with_terminal else "",
     )
     size = _size() if with_terminal else None
-    if with_terminal:
-        say("this is a shell in the box; exit or Ctrl-D ends it, Ctrl-] three times leaves it")
+    ends = "; exit or Ctrl-D ends it, Ctrl-] three times leaves it" if with_terminal else ""
+    if with_terminal or what:
+        say(f"this is a shell in the box{one_line(what and ' ' + what)}{ends}")
     async with open_shell(engine, container, environment, size) as far:
         with _keys_as_they_come() if with_terminal else contextlib.nullcontext():
             is_left = await _relay(far, with_terminal=with_terminal, is_raw=is_raw)
@@ -205,12 +287,23 @@ def _keys_as_they_come() -> Iterator[None]:
     """Every key goes to the box, Ctrl-C too; the terminal is as before afterwards."""
     keyboard = sys.stdin.fileno()
     before = termios.tcgetattr(keyboard)
+    loop = asyncio.get_running_loop()
+
+    def go_on() -> None:
+        # Whoever had the terminal while this was stopped may have changed it.
+        with contextlib.suppress(OSError, termios.error):
+            if os.tcgetpgrp(keyboard) == os.getpgrp():
+                tty.setraw(keyboard, termios.TCSANOW)
+
+    # In the background this stops until it is brought to the front: the keys are another's.
+    tty.setraw(keyboard, termios.TCSANOW)
     # A process in the background that mends its terminal would be stopped for it.
     old = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    loop.add_signal_handler(signal.SIGCONT, go_on)
     try:
-        tty.setraw(keyboard, termios.TCSANOW)
         yield
     finally:
+        loop.remove_signal_handler(signal.SIGCONT)
         with contextlib.suppress(termios.error):  # it was closed
             termios.tcsetattr(keyboard, termios.TCSANOW, before)
         signal.signal(signal.SIGTTOU, old)
@@ -218,36 +311,39 @@ def _keys_as_they_come() -> Iterator[None]:
 
 async def _relay(far: Shell, *, with_terminal: bool, is_raw: bool) -> bool:
     """Carry both ways until the shell's output is over; True when the person has left."""
-    typing = asyncio.create_task(_type(far, with_terminal=with_terminal))
+    left = asyncio.Event()
+    leaving = asyncio.create_task(left.wait())
+    typing = asyncio.create_task(_type(far, left if with_terminal else None))
     showing = asyncio.create_task(_show(far, is_raw=is_raw))
     loop = asyncio.get_running_loop()
     if with_terminal:
         loop.add_signal_handler(signal.SIGWINCH, lambda: far.resize(*_size()))
     try:
-        await asyncio.wait({typing, showing}, return_when=asyncio.FIRST_COMPLETED)
-        if typing.done() and typing.result():
+        await asyncio.wait({leaving, showing}, return_when=asyncio.FIRST_COMPLETED)
+        if left.is_set():
             return True
         await showing
         return False
     finally:
         loop.remove_signal_handler(signal.SIGWINCH)
-        for task in (typing, showing):
+        for task in (leaving, typing, showing):
             task.cancel()
-        await asyncio.gather(typing, showing, return_exceptions=True)
+        await asyncio.gather(leaving, typing, showing, return_exceptions=True)
 
 
-async def _type(far: Shell, *, with_terminal: bool) -> bool:
-    """Send what is typed; True when the person leaves, False at the end of a pipe."""
-    last = b""
-    async for data in _pieces(sys.stdin.fileno()):
-        last += data
-        if with_terminal and _LEAVE in last:
-            return True
-        last = last[1 - len(_LEAVE) :]
+async def _type(far: Shell, left: asyncio.Event | None) -> None:
+    """Send what is typed.
+
+    Args:
+        left: set when the person leaves, or has closed the terminal; None = it is a pipe.
+    """
+    keyboard = sys.stdin.fileno()
+    async for data in _pieces(keyboard) if left is None else _keys(keyboard, left.set):
         await far.type(data)
-    if not with_terminal:
+    if left is None:
         far.end_input()
-    return with_terminal
+    else:
+        left.set()
 
 
 async def _show(far: Shell, *, is_raw: bool) -> None:
@@ -269,18 +365,36 @@ async def _show(far: Shell, *, is_raw: bool) -> None:
                     await write_texts(*(rest for rest in rests if rest[1]))
 
 
-async def _pieces(source: int) -> AsyncIterator[bytes]:
+def _keys(keyboard: int, leave: Callable[[], None]) -> AsyncIterator[bytes]:
+    """What is typed. The keys that leave are seen though a box takes none of those before."""
+    loop = asyncio.get_running_loop()
+    last = b""
+
+    def look(data: bytes) -> None:
+        nonlocal last
+        last += data
+        if _LEAVE in last:
+            loop.call_soon_threadsafe(leave)
+        last = last[1 - len(_LEAVE) :]
+
+    return _pieces(keyboard, _KEYS_AHEAD, look)
+
+
+async def _pieces(
+    source: int, ahead: int = _AHEAD, look: Callable[[bytes], None] = lambda data: None
+) -> AsyncIterator[bytes]:
     """What comes from a descriptor, read beside the loop so that signals are heard.
 
     The thread is a daemon: at the end of the process it may wait for a key that never comes.
     """
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[bytes] = asyncio.Queue()
-    room = threading.Semaphore(_AHEAD)
+    room = threading.Semaphore(ahead)
 
     def read() -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: all is over
             while data := _read(source):
+                look(data)
                 room.acquire()
                 loop.call_soon_threadsafe(queue.put_nowait, data)
             loop.call_soon_threadsafe(queue.put_nowait, b"")

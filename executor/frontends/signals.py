@@ -24,6 +24,7 @@ class Signals:
     def __init__(self) -> None:
         self.first: int | None = None
         self._stop: Callable[[], object] | None = None
+        self._again: Callable[[], object] | None = None
 
     def hear(self) -> None:
         """Begin. Only the main thread may."""
@@ -33,13 +34,19 @@ class Signals:
                 signal.signal(number, self._on_signal)
 
     @contextmanager
-    def kept_for(self, stop: Callable[[], object]) -> Iterator[None]:
-        """The first signal calls `stop`; those after it leave the clean-up in peace."""
-        self._stop = stop
+    def kept_for(
+        self, stop: Callable[[], object], again: Callable[[], object] | None = None
+    ) -> Iterator[None]:
+        """The first signal calls `stop`; those after it leave the clean-up in peace.
+
+        Args:
+            again: called by those, to leave out what of the clean-up can be left out.
+        """
+        self._stop, self._again = stop, again
         try:
             yield
         finally:
-            self._stop = None
+            self._stop = self._again = None
 
     def ignore(self) -> None:
         """What comes from now on changes nothing: the process ends, with its exit code.
@@ -57,6 +64,8 @@ class Signals:
             os._exit(128 + self.first)
         if is_first:
             self._stop()
+        elif self._again is not None:
+            self._again()
 
 
 HEARD = Signals()

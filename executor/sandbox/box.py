@@ -163,7 +163,8 @@ async def open_box(host: Host, spec: LoopSpec) -> AsyncIterator[Sandbox]:
 def loop_quota(host: Host, spec: LoopSpec) -> contextlib.AbstractAsyncContextManager[Quota]:
     """What keeps a loop within its worktree's limits; to last longer than its boxes."""
     is_local = host.engine.facts.is_local
-    return quota.opened(spec, host.identity, is_local, _forbidden(host.engine, host.identity))
+    forbidden = _forbidden(host.engine, host.identity)
+    return quota.opened(spec, host.identity, is_local, forbidden, host.progress)
 
 
 def _forbidden(engine: Engine, identity: Identity) -> list[Path]:
@@ -225,11 +226,10 @@ class _Opening:
             self.beside.append(ownership.open_beside(directory.path, forbidden))
         self.users = ownership.user_map(facts, ownership.owner_of_socket(facts))
         owner = ownership.owner_of(self.worktree, self.spec.uid, self.users)
-        image_id, runtime = await asyncio.gather(
-            images.ensure_image(self.engine, self.spec.image, self.progress),
-            images.ensure_runtime(self.engine, self.progress, repair=self.is_repair),
+        found, runtime = await images.ensure(
+            self.engine, self.spec.image, self.progress, repair=self.is_repair
         )
-        image = container.Image.of(await self.engine.inspect_image(image_id) or {})
+        image = container.Image.of(found)
         if self.spec.image not in recipe_names():
             more = [directory.mount for directory in self.spec.directories]
             await targets.require_plain(self.engine, image, self.spec.image, self._labels(), more)
@@ -364,10 +364,13 @@ class _Opening:
         assert self.worktree is not None, "the worktree is opened first"
         facts = self.engine.facts
         notices = ownership.notices(self.worktree, owner, self.users)
-        notices += [f"Podman: {text}" for text in podman.weaknesses(facts)]
-        told = [*notices, *self.admission.warnings, *self.quota.notices, *warnings]
+        notices += [*self.quota.notices, *warnings]
+        weaker = (f"Podman: {text}" for text in podman.weaknesses(facts))
+        about_engine = [*self.admission.warnings, *weaker]
         return {
-            **capabilities.describe(facts, request, made, self.users.outside(owner), told),
+            **capabilities.describe(
+                facts, request, made, self.users.outside(owner), notices, about_engine
+            ),
             "seccomp": seccomp.described(self.spec, facts),
             "quota": self.quota.described,
             "git": "none",
@@ -484,7 +487,8 @@ class _Opening:
         if self.sandbox is None or self.id is None or self.sandbox.had_memory_kill:
             return
         if not was_lost:
-            await self._kill()
+            if not await self._kill():
+                return
             with contextlib.suppress(TimeoutError, EngineError):
                 async with asyncio.timeout(INSPECT_TIMEOUT):
                     made = await self.engine.inspect(self.id)
@@ -506,6 +510,7 @@ class _Opening:
         except (TimeoutError, EngineError) as error:
             reason = str(error) or f"no answer within {REMOVE_TIMEOUT:g} s"
             log.warning("the box %s is left to the next sweep: %s", self.name, reason)
+            self.identity.left.add(self.name)
             await self._kill()
             return False
         return True
@@ -524,12 +529,16 @@ class _Opening:
         labels = (made.get("Config") or {}).get("Labels") or {}
         return str(made["Id"]) if labels.get(LABEL_CONTROLLER) == self.identity.id else None
 
-    async def _kill(self) -> None:
-        """Ends what runs in the box, as far as the engine can be had."""
-        if self.id is not None:
-            with contextlib.suppress(TimeoutError, EngineError):
-                async with asyncio.timeout(KILL_TIMEOUT):
-                    if self.is_paused:
-                        # gVisor ends nothing that is paused, and an engine waits 10 s for it.
-                        await self.engine.unpause(self.id)
-                    await self.engine.kill(self.id)
+    async def _kill(self) -> bool:
+        """Ends what runs in the box; False = the engine did not do it."""
+        if self.id is None:
+            return True
+        try:
+            async with asyncio.timeout(KILL_TIMEOUT):
+                if self.is_paused:
+                    # gVisor ends nothing that is paused, and an engine waits 10 s for it.
+                    await self.engine.unpause(self.id)
+                await self.engine.kill(self.id)
+        except (TimeoutError, EngineError):
+            return False
+        return True

@@ -31,6 +31,7 @@ not claimed.
     quota                 how growth of the worktree is limited
     git                   what of git there is inside
     notices               sentences for a person
+    engine_notices        those of them that are about the engine, not about this box
     ====================  ================================================================
 """
 
@@ -51,6 +52,7 @@ def describe(
     inspected: Mapping[str, Any],
     outside: Owner | None,
     notices: Iterable[str] = (),
+    engine_notices: Iterable[str] = (),
 ) -> dict[str, Any]:
     """The capabilities of a box, but for `seccomp`, `quota` and `git`, which others know.
 
@@ -59,9 +61,11 @@ def describe(
         request: what the box was made of; the engine was read back against it.
         inspected: the engine's reply about the started container.
         outside: whose the box is on the engine's machine; None = not known.
-        notices: what a person should be told.
+        notices: what a person should be told about the box.
+        engine_notices: the same about the engine, which says nothing new with the next box.
     """
     host = request["HostConfig"]
+    about_engine = list(dict.fromkeys(engine_notices))
     runtime = host.get("Runtime") or facts.default_runtime
     limits = {one["Name"]: one["Hard"] for one in host["Ulimits"]}
     return {
@@ -88,7 +92,8 @@ def describe(
         "read_only_root": host["ReadonlyRootfs"],
         "recursive_read_only": _is_recursive(host["Mounts"]),
         "ignored_options": list(facts.ignored_options),
-        "notices": list(dict.fromkeys(notices)),
+        "notices": list(dict.fromkeys((*notices, *about_engine))),
+        "engine_notices": about_engine,
     }
 
 

@@ -61,10 +61,13 @@ READ_ONLY_PATHS = (
 
 _MASKED_PATHS = (
     *("/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys"),
-    *("/proc/latency_stats", "/proc/sched_debug", "/proc/scsi", "/proc/timer_list"),
+    *("/proc/latency_stats", "/proc/pressure", "/proc/sched_debug", "/proc/scsi"),
+    "/proc/timer_list",
     *("/proc/timer_stats", "/sys/devices/virtual/powercap", "/sys/firmware"),
 )
-"""What the newest engines mask, for all of them: an older one lets some of it be read."""
+"""What the newest engines mask, for all of them: an older one lets some of it be read. And
+`pressure`: everybody may ask to be told of the machine's, each request takes the kernel some
+milliseconds to end, and a process with thousands of them can't be killed for minutes."""
 
 SHARES = {
     "/tmp": 14,
@@ -94,9 +97,14 @@ _SYSCTLS = {
 counts: 1 MiB at most instead of 4 and up to 32. Every kernel since 4.15 has these for each network
 namespace, and no other bound on sockets. What a program asks for may be more (`net.core`, the
 machine's own); the agent's `sockets` looks after that. gVisor takes no notice."""
-_SHARED_MEMORY = {"kernel.shm_rmid_forced": "1"}
+_SHARED_MEMORY = {
+    "kernel.shm_rmid_forced": "1",
+    "kernel.msgmni": "512",
+    "kernel.sem": "250 32000 100 512",
+}
 """A System V segment goes with the last process that has it. It would stay otherwise, as memory
-that no kill gives back: one command could leave a box in which nothing more can be started."""
+that no kill gives back: one command could leave a box in which nothing more can be started. Queues
+of messages and semaphores do stay, so there are few: 8 MiB of one, 2 MiB of the other."""
 _CREATE_MOUNTPOINT = (1, 42)
 
 FORBIDDEN = (

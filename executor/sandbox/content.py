@@ -8,6 +8,8 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from executor.sandbox.descent import Mounted, mount_of
+
 PLAIN = 0o777
 """The bits of a mode that give no privilege."""
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOATIME | os.O_CLOEXEC
@@ -17,11 +19,18 @@ _CHUNK = 1 << 24
 
 @contextmanager
 def opened(name: str, directory: int) -> Iterator[int]:
-    """A regular file, open for reading."""
+    """A regular file of the directory's own file system, open for reading.
+
+    Raises:
+        Mounted: another file is mounted over it.
+        OSError: it is gone, or something else.
+    """
     descriptor = os.open(name, _FILE, dir_fd=directory)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file any more")
+        if mount_of(descriptor) != mount_of(directory):
+            raise Mounted
         yield descriptor
     finally:
         os.close(descriptor)
@@ -88,9 +97,20 @@ def _data(file: int, position: int) -> int | None:
 
 
 def copy_attributes(source: int, target: int) -> None:
-    """Extended attributes that any owner may set. No capabilities, no labels."""
+    """Makes the extended attributes that any owner may set alike. No capabilities, no labels.
+
+    Access lists are among them, so this goes before the mode, which they change.
+    """
+    wanted = _own_attributes(source)
+    for name in _own_attributes(target) - wanted:
+        with suppress(OSError):
+            os.removexattr(target, name)
+    for name in wanted:
+        with suppress(OSError):
+            os.setxattr(target, name, os.getxattr(source, name))
+
+
+def _own_attributes(file: int) -> set[str]:
     with suppress(OSError):
-        for name in os.listxattr(source):
-            if name.startswith(("user.", "system.posix_acl_")):
-                with suppress(OSError):
-                    os.setxattr(target, name, os.getxattr(source, name))
+        return {one for one in os.listxattr(file) if one.startswith(("user.", "system.posix_acl_"))}
+    return set()

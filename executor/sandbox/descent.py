@@ -2,29 +2,57 @@
 
 The tree may be hostile and may change meanwhile: every directory is opened by one name in
 its parent, and a directory that is come back to is the one that was left, by device and
-inode, or it is given up.
+inode, or it is given up. What is mounted in the tree is told by the mount's number: another
+directory of the same file system may be mounted there.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 from collections.abc import Callable
 from types import TracebackType
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 MAX_OPEN = 32
 """Descriptors that one way holds at the most, its root's not counted."""
+_MOUNT = re.compile(rb"^mnt_id:\s*(\d+)$", re.MULTILINE)
+
+
+class Mounted(OSError):
+    """Something is mounted there, which is no part of the tree."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.EXDEV, "something else is mounted there")
+
+
+def mount_of(descriptor: int) -> int:
+    """The number of the mount that an open file or directory was reached by.
+
+    Raises:
+        OSError: the kernel does not tell.
+    """
+    told = os.open(f"/proc/self/fdinfo/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        match = _MOUNT.search(os.read(told, 4096))
+    finally:
+        os.close(told)
+    if match is None:
+        raise OSError(errno.ENOTSUP, "the kernel does not tell mounts apart")
+    return int(match[1])
 
 
 class _Level:
     """One directory on the way."""
 
-    __slots__ = ("descriptor", "identity", "name")
+    __slots__ = ("descriptor", "identity", "mount", "name")
 
-    def __init__(self, name: str, descriptor: int, identity: tuple[int, int]) -> None:
+    def __init__(self, name: str, descriptor: int, status: os.stat_result) -> None:
         self.name = name
         self.descriptor = descriptor
-        self.identity = identity
+        self.identity = _identity(status)
+        self.mount = mount_of(descriptor)
 
 
 class Trail:
@@ -35,7 +63,7 @@ class Trail:
     """
 
     def __init__(self, root: int) -> None:
-        self._root = _Level("", root, _identity(os.fstat(root)))
+        self._root = _Level("", root, os.fstat(root))
         self._levels: list[_Level] = []
 
     def __enter__(self) -> Trail:
@@ -71,6 +99,12 @@ class Trail:
         return tuple(level.name for level in self._levels)
 
     @property
+    def is_outside(self) -> bool:
+        """The directory where the way is now is on another mount, or device, than the root."""
+        top, root = self._top, self._root
+        return (top.mount, top.identity[0]) != (root.mount, root.identity[0])
+
+    @property
     def _top(self) -> _Level:
         return self._levels[-1] if self._levels else self._root
 
@@ -83,10 +117,11 @@ class Trail:
         descriptor = os.open(name, DIRECTORY, dir_fd=self.descriptor)
         try:
             status = os.fstat(descriptor)
+            level = _Level(name, descriptor, status)
         except BaseException:
             os.close(descriptor)
             raise
-        self._levels.append(_Level(name, descriptor, _identity(status)))
+        self._levels.append(level)
         if len(self._levels) > MAX_OPEN:
             _close(self._levels[-MAX_OPEN - 1])
         return status
@@ -136,6 +171,8 @@ def at(root: int, parts: tuple[str, ...], act: Callable[[int], None]) -> None:
     with Trail(root) as trail:
         for name in parts:
             trail.down(name)
+            if trail.is_outside:
+                raise Mounted
         act(trail.descriptor)
 
 

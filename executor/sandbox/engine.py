@@ -19,7 +19,6 @@ import posixpath
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from executor.errors import EngineError, EngineUnavailable, ImageNotFound
 from executor.sandbox.attach import Demultiplexer, plain_socket
 from executor.sandbox.completion import to_completion
-from executor.sandbox.facts import API_FLOOR, EngineFacts, parse_facts
+from executor.sandbox.facts import API_FLOOR, DELEGATED, EngineFacts, parse_facts
+from executor.sandbox.threads import Threads
 from executor.settings import Settings
 
 if TYPE_CHECKING:
@@ -50,9 +50,13 @@ CONNECT_TIMEOUT = 10
 """Seconds for the first words of an engine. Podman asks the package manager for versions of
 its parts before it answers: a second where nothing else runs."""
 REQUEST_TIMEOUT = 60
+REMOVAL_PATIENCE = 10.0
+"""Seconds that another hand has for a removal that it has begun."""
 _ATTEMPTS = 3
 _THREADS = 16
 _NOT_FOUND = 404
+_SERVER_ERROR = 500
+_GONE = "no such container"
 _TEXT_LIMIT = 2000
 _TRANSIENT = (
     "connection reset by peer",
@@ -84,7 +88,7 @@ class Engine:
         client: docker.APIClient,
         facts: EngineFacts,
         settings: Settings,
-        pool: ThreadPoolExecutor,
+        pool: Threads,
     ) -> None:
         self._client = client
         self._pool = pool
@@ -103,7 +107,7 @@ class Engine:
         address = settings.docker_host or DEFAULT_SOCKET
         if (fault := address_fault(settings)) and not settings.allow_insecure_engine:
             raise EngineUnavailable(fault)
-        pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="engine")
+        pool = Threads(_THREADS, "engine")
         loop = asyncio.get_running_loop()
         try:
             client, facts = await loop.run_in_executor(pool, _meet, settings, address)
@@ -290,13 +294,28 @@ class Engine:
             )
 
     async def remove(self, id: str) -> None:
-        """Removes a container, running or not, with its anonymous volumes."""
-        with _accepting(404, 409):
-            await self._call(
-                f"remove container {id[:12]}",
-                partial(self._client.remove_container, id, v=True, force=True),
-                idempotent=True,
-            )
+        """Removes a container, running or not, with its anonymous volumes.
+
+        One that another hand is removing (status 409) is waited for.
+
+        Raises:
+            EngineError: refused, or it is still there after `REMOVAL_PATIENCE` seconds.
+        """
+        with _accepting(404):
+            try:
+                await self._call(
+                    f"remove container {id[:12]}",
+                    partial(self._client.remove_container, id, v=True, force=True),
+                    idempotent=True,
+                )
+            except EngineError as refusal:
+                if status(refusal) != 409:
+                    raise
+                deadline = time.monotonic() + REMOVAL_PATIENCE
+                while time.monotonic() < deadline:
+                    await self.inspect(id)
+                    await asyncio.sleep(0.05)
+                raise
 
     async def wait(self, id: str, timeout: float) -> int:
         """Waits until a started container has ended; returns its exit code.
@@ -549,6 +568,8 @@ def status(error: EngineError) -> int | None:
     """The engine's HTTP status behind an error; None when it gave none."""
     response = getattr(error.__cause__, "response", None)
     number = getattr(response, "status_code", None)
+    if number == _SERVER_ERROR and _GONE in str(error):
+        return _NOT_FOUND  # Podman, where the container goes while it looks
     return number if isinstance(number, int) else None
 
 
@@ -568,10 +589,21 @@ class _accepting:
 def _meet(settings: Settings, address: str) -> tuple[docker.APIClient, EngineFacts]:
     """What the engine says of itself, and a client that speaks the version both know."""
     first = _open_client(settings, None)
-    facts = parse_facts(address, first.version(api_version=False), first.info())
+    info = first.info()
+    if info.get("Rootless") is True:
+        info[DELEGATED] = _delegated(first)
+    facts = parse_facts(address, first.version(api_version=False), info)
     first.close()
     _check_version(facts)
     return _open_client(settings, ".".join(map(str, facts.api_version))), facts
+
+
+def _delegated(client: Any) -> list[str]:
+    """The control groups of a rootless Podman, which its own API tells and Docker's does not."""
+    response = client.get(f"{client.base_url}/v4.0.0/libpod/info", timeout=CONNECT_TIMEOUT)
+    with suppress(ValueError, KeyError, TypeError):
+        return [str(name) for name in response.json()["host"]["cgroupControllers"]]
+    return []
 
 
 def _open_client(settings: Settings, version: str | None) -> docker.APIClient:

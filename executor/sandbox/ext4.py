@@ -17,11 +17,13 @@ environment, and are given paths of ours alone.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import logging
 import os
 import re
 import secrets
+import shlex
 import stat
 import struct
 import subprocess
@@ -34,8 +36,8 @@ from pathlib import Path
 
 from executor.errors import ConfigError
 from executor.sandbox.descent import DIRECTORY
-from executor.sandbox.measure import Measurement
-from executor.sandbox.mirror import Mirror, Report
+from executor.sandbox.measure import Measurement, before_now
+from executor.sandbox.mirror import UNFINISHED, Mirror, Origin, Report
 from executor.sandbox.ownership import GitEntry, Worktree
 
 PROGRAMS = {
@@ -108,10 +110,16 @@ class FileSystem:
         self._opened_at = 0
         self._filled_at = 0
         self._clock = 0
-        self._directories: dict[int, int] = {}
+        self._directories: dict[int, Origin] = {}
+        self._mirror: Mirror | None = None
         self.tree = self._mount / "tree"
         self.kept = _kept(state, self._name)
         self.room = 0, 0
+
+    @property
+    def looked(self) -> int:
+        """Entries that a copy under way, in or back, has looked at so far."""
+        return self._mirror.looked if self._mirror is not None else 0
 
     # ── open ──
 
@@ -128,7 +136,7 @@ class FileSystem:
             ConfigError: there is no room for it, or it can't be mounted.
             Stopped: it was called off.
         """
-        self._opened_at = time.time_ns()
+        self._opened_at = before_now()
         try:
             source = worktree.readable()
             try:
@@ -172,7 +180,10 @@ class FileSystem:
         target = os.open(self.tree, DIRECTORY)
         try:
             hidden = frozenset({".git"})
-            Mirror(source, target, stop, hidden=hidden, directories=self._directories).run()
+            self._mirror = Mirror(
+                source, target, stop, hidden=hidden, directories=self._directories
+            )
+            self._mirror.run()
             # The cover of the worktree's `.git` needs something to lie on.
             if worktree.git is GitEntry.FILE:
                 os.close(os.open(".git", os.O_CREAT | os.O_EXCL, 0o600, dir_fd=target))
@@ -200,7 +211,7 @@ class FileSystem:
         """Makes the worktree like the tree. To be called when no box is left.
 
         Raises:
-            OSError, Moved: it could not be done to its end.
+            OSError, Moved, Stopped: it could not be done to its end.
         """
         if (back := self._clock - _clock()) > STEP:
             raise OSError(
@@ -214,7 +225,7 @@ class FileSystem:
             has_git = worktree.git is not GitEntry.NONE or _exists(".git", target)
             source = os.open(self.tree, DIRECTORY)
             try:
-                report = Mirror(
+                self._mirror = Mirror(
                     source,
                     target,
                     stop,
@@ -222,9 +233,12 @@ class FileSystem:
                     foreign_since=self._opened_at,
                     hidden=frozenset({".git"} if has_git else ()),
                     directories=self._directories,
-                ).run()
+                )
+                report = self._mirror.run()
             finally:
                 os.close(source)
+            if report.is_whole and (report.written or report.removed):
+                _write_out(target)
         finally:
             os.close(target)
         if report.is_whole:
@@ -281,15 +295,29 @@ def recover(state: Path, names: Iterable[str]) -> Recovered:
             continue
         if image is not None:
             kept.append(image)
-            log.warning("a loop's worktree was not brought back; %s", how_to_mount(image))
+            log.warning("%s; %s", _unfinished(image), how_to_mount(image))
     return Recovered(tuple(kept), tuple(failures), frozenset(unfinished))
 
 
 def how_to_mount(image: Path) -> str:
     """What a person does with a kept image."""
     return (
-        f"its files are kept in {image} (mount -o loop,ro,nosuid,nodev {image} DIRECTORY "
+        f"its files are kept in {image} "
+        f"(mount -o loop,ro,nosuid,nodev {shlex.quote(str(image))} DIRECTORY "
         "shows them, in DIRECTORY/tree); remove the image when nothing in it is needed"
+    )
+
+
+def _unfinished(image: Path) -> str:
+    """What a person should know of the worktree that a kept image belongs to."""
+    try:
+        worktree = repr(os.fsdecode(image.with_suffix(".worktree").read_bytes()))
+    except OSError:
+        worktree = "a worktree"
+    return (
+        f"a loop ended before all that it did was brought back to {worktree}: some of it may be "
+        f"there, and a name that begins with {UNFINISHED} is a copy that was not finished and "
+        "can be removed"
     )
 
 
@@ -408,6 +436,17 @@ def _run(name: str, *arguments: str) -> None:
             f"quota: {name} failed with code {done.returncode} ({said}); "
             "use quota watch, or see to it that root may mount ext4 images here"
         )
+
+
+def _write_out(directory: int) -> None:
+    """Waits until all of a file system is on its disk: what is not there yet may get lost.
+
+    Raises:
+        OSError: something could not be written.
+    """
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.syncfs(directory):
+        raise OSError(ctypes.get_errno(), "the worktree's disk does not take what was written")
 
 
 def _clock() -> int:

@@ -19,6 +19,8 @@ API_CEILING = (1, 51)
 """The newest that was tried; a newer engine is spoken to in this one."""
 _RECURSIVE_READ_ONLY = (1, 44)
 _CREATE_MOUNTPOINT = (1, 42)
+DELEGATED = "CgroupControllers"
+"""Where `parse_facts` finds the names of the control groups that a rootless Podman may use."""
 _VERSION = re.compile(r"\d+(?:\.\d+)*")
 _VERSION_TEXT = re.compile(r"\d+(?:\.\d+)*(?:-rc\.?\d+)?")
 _RUNTIME_COMPONENT = re.compile(r"runc|OCI Runtime \((?P<name>[\w.-]+)\)")
@@ -192,7 +194,7 @@ def parse_facts(address: str, version: Mapping[str, Any], info: Mapping[str, Any
     Args:
         address: where the engine was reached.
         version: the reply to `GET /version`.
-        info: the reply to `GET /info`.
+        info: the reply to `GET /info`; of a rootless Podman with `DELEGATED`.
     """
     offered = parse_version(str(version.get("ApiVersion") or ""))
     components = [part for part in version.get("Components") or [] if isinstance(part, dict)]
@@ -253,19 +255,30 @@ def _security(info: Mapping[str, Any]) -> frozenset[str]:
             key, _, value = pair.partition("=")
             if key == "name":
                 names.add(value)
+    if info.get("Rootless") is True:  # Podman has it here, and in no option
+        names.add("rootless")
     return frozenset(names)
 
 
 def _limits(info: Mapping[str, Any]) -> dict[str, bool]:
-    """What is enforced. Without a cgroup driver nothing is, whatever else is said."""
+    """What is enforced. Without a cgroup driver nothing is, whatever else is said.
+
+    A rootless Podman says what the machine's root could enforce; it enforces what was
+    delegated to its user, and nothing with version 1.
+    """
     enforced = info.get("CgroupDriver") != "none"
     keys = {
-        "memory_limit": "MemoryLimit",
-        "swap_limit": "SwapLimit",
-        "cpu_limit": "CpuCfsQuota",
-        "pids_limit": "PidsLimit",
+        "memory_limit": ("MemoryLimit", "memory"),
+        "swap_limit": ("SwapLimit", "memory"),
+        "cpu_limit": ("CpuCfsQuota", "cpu"),
+        "pids_limit": ("PidsLimit", "pids"),
     }
-    return {name: enforced and bool(info.get(key)) for name, key in keys.items()}
+    found = {name: enforced and bool(info.get(key)) for name, (key, _) in keys.items()}
+    if info.get("Rootless") is True:
+        is_second = str(info.get("CgroupVersion")) == "2"
+        delegated = set(info.get(DELEGATED) or ()) if is_second else set()
+        return {name: found[name] and keys[name][1] in delegated for name in keys}
+    return found
 
 
 def _architecture(name: str) -> str:

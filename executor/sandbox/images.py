@@ -41,7 +41,16 @@ from executor.sandbox.runtime import (
 )
 from executor.settings import ImageSource
 
-__all__ = ["Entry", "Progress", "Runtime", "build", "ensure_image", "ensure_runtime", "list_built"]
+__all__ = [
+    "Entry",
+    "Progress",
+    "Runtime",
+    "build",
+    "ensure",
+    "ensure_image",
+    "ensure_runtime",
+    "list_built",
+]
 
 _LOCK_SECONDS = 1800.0
 _LOCK_POLL = 0.2
@@ -83,6 +92,28 @@ async def ensure_image(engine: Engine, name: str, progress: Progress = silent) -
         ImageNotFound: no such image on the engine; nothing is pulled by itself.
         EngineError: the build failed.
     """
+    return str((await _ready_image(engine, name, progress))["Id"])
+
+
+async def ensure(
+    engine: Engine, name: str, progress: Progress = silent, *, repair: bool = False
+) -> tuple[dict[str, Any], Runtime]:
+    """`ensure_image` and `ensure_runtime`, with as few requests as both take together.
+
+    Returns:
+        What the engine knows of the image, and the runtime.
+    """
+    if name == "base":
+        base = await _ready_image(engine, name, progress)
+        return base, await _ready_runtime(engine, str(base["Id"]), progress, repair=repair)
+    found, runtime = await asyncio.gather(
+        _ready_image(engine, name, progress), ensure_runtime(engine, progress, repair=repair)
+    )
+    return found, runtime
+
+
+async def _ready_image(engine: Engine, name: str, progress: Progress) -> dict[str, Any]:
+    """What the engine knows of an image that is ready to be used."""
     if name not in recipe_names():
         found = await engine.inspect_image(name)
         if found is None:
@@ -90,14 +121,18 @@ async def ensure_image(engine: Engine, name: str, progress: Progress = silent) -
                 f"The image {name} is not on the engine at {engine.facts.address}. Pull or load "
                 f"it first (`docker pull {name}`), or use one of {', '.join(recipe_names())}."
             )
-        return str(found["Id"])
+        return found
     recipe = load_recipe(name)
     found = await engine.inspect_image(recipe.reference)
     if found is not None:
-        return str(found["Id"])
+        return found
     async with _lock(engine, progress):
         found = await engine.inspect_image(recipe.reference)
-        return str(found["Id"]) if found else await _build_image(engine, recipe, progress)
+        if found is None:
+            found = await engine.inspect_image(await _build_image(engine, recipe, progress))
+    if found is None:
+        raise ImageNotFound(f"The image {name} was removed right after it was built. Try again.")
+    return found
 
 
 async def ensure_runtime(
@@ -115,6 +150,11 @@ async def ensure_runtime(
         EngineError: the build failed.
     """
     base = await ensure_image(engine, "base", progress)
+    return await _ready_runtime(engine, base, progress, repair=repair)
+
+
+async def _ready_runtime(engine: Engine, base: str, progress: Progress, *, repair: bool) -> Runtime:
+    """The runtime volume that belongs to this base image."""
     runtime = runtime_of(base)
     if not repair and await engine.inspect_volume(runtime.volume) is not None:
         return runtime

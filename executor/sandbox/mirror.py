@@ -19,13 +19,16 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from executor.sandbox.content import PLAIN, copy, copy_attributes, marks, opened, same_content
-from executor.sandbox.descent import Trail, at
+from executor.sandbox.descent import Mounted, Trail, at
 from executor.sandbox.measure import Stopped
 
 EVERYTHING = -1
 """As `changed_since`: all of the source counts as changed."""
+UNFINISHED = ".executor-"
+"""How the name of an entry begins until it is whole, when bringing back."""
 MAX_TOLD = 20
 """Entries of a kind that a report names; all are counted."""
 MAX_DEPTH = 128
@@ -63,6 +66,34 @@ class Moved(Exception):
     """A directory was moved away while it was being looked through."""
 
 
+class Origin(NamedTuple):
+    """The directory outside that one inside was filled from.
+
+    Attributes:
+        inode: its own.
+        above: the inode of the directory that it was in.
+        name: that it had there.
+    """
+
+    inode: int
+    above: int
+    name: str
+
+
+class _Name(NamedTuple):
+    """Where a file of several names was met first in the target.
+
+    Attributes:
+        parts: names of the directories that lead there.
+        name: its own.
+        inode: what it was then.
+    """
+
+    parts: tuple[str, ...]
+    name: str
+    inode: int
+
+
 @dataclass
 class _Level:
     """A directory that is being made alike.
@@ -95,8 +126,8 @@ class Mirror:
         foreign_since: what changed in the target later is somebody else's.
         hidden: names in the root that are not looked at on either side.
         stop: ends the work when it is set.
-        directories: inode inside → inode outside. A filling adds to it what bringing back
-            needs, to see which directories were moved.
+        directories: inode inside → the directory outside. A filling adds to it what bringing
+            back needs, to see which directories were moved, and by whom.
     """
 
     def __init__(
@@ -108,11 +139,10 @@ class Mirror:
         changed_since: int = EVERYTHING,
         foreign_since: int = 0,
         hidden: frozenset[str] = frozenset(),
-        directories: dict[int, int],
+        directories: dict[int, Origin],
     ) -> None:
         self._source = Trail(source)
         self._target = Trail(target)
-        self._devices = os.fstat(source).st_dev, os.fstat(target).st_dev
         self._target_root = target
         self._stop = stop
         self._changed_since = changed_since
@@ -120,13 +150,18 @@ class Mirror:
         self._is_filling = changed_since == EVERYTHING
         self._hidden = hidden
         self._directories = directories
-        self._known = frozenset(() if self._is_filling else directories.values())
+        self._places = (
+            {} if self._is_filling else {one.inode: one[1:] for one in directories.values()}
+        )
+        self._hidden_inodes = _inodes(source if self._is_filling else target, hidden)
         self._is_theirs = False
-        self._first: dict[int, tuple[tuple[str, ...], str]] = {}
+        self._first: dict[int, _Name] = {}
         self._touched: set[int] = set()
         self._parts: tuple[str, ...] = ()
-        self._temporary = f".executor-{secrets.token_hex(6)}-"
+        self._outer: tuple[str, ...] = ()
+        self._temporary = f"{UNFINISHED}{secrets.token_hex(6)}-"
         self._number = 0
+        self.looked = 0
         self.report = Report()
 
     def run(self) -> Report:
@@ -162,6 +197,7 @@ class Mirror:
         """Goes into a directory on both sides; None if there is nothing to be done in it."""
         name = above.names.pop()
         is_new = above.is_new or name in above.made
+        places = above.source.st_ino, above.target.st_ino
         try:
             source = self._source.down(name)
         except (FileNotFoundError, NotADirectoryError):
@@ -178,14 +214,25 @@ class Mirror:
                 self._fail(name, FileExistsError(errno.EEXIST, "it was changed there meanwhile"))
                 return None
             os.fchown(self._target.descriptor, source.st_uid, source.st_gid)
-        if (source.st_dev, target.st_dev) != self._devices:
+        if self._source.is_outside or self._target.is_outside:
             self.report.left_out += 1
             self._up(self._source, self._target)
             return None
         if self._is_filling:
-            self._directories[target.st_ino] = source.st_ino
-        is_same = self._directories.get(source.st_ino) == target.st_ino
-        is_theirs = not is_new and target.st_ino not in self._known
+            self._directories[target.st_ino] = Origin(source.st_ino, places[0], name)
+        elif is_new:
+            # As the last one of this inode, which may have been another directory's before.
+            self._directories.pop(source.st_ino, None)
+            self._directories[source.st_ino] = Origin(target.st_ino, places[1], name)
+        origin = self._directories.get(source.st_ino)
+        # One that was made for this may have the inode of one that was removed for this.
+        is_same = not is_new and origin is not None and origin.inode == target.st_ino
+        place = self._places.get(target.st_ino)
+        if not is_new and place not in (None, (places[1], name)):
+            self._up(self._source, self._target)
+            self._keep(name, "another directory was moved there meanwhile")
+            return None
+        is_theirs = not is_new and (above.is_theirs or place is None)
         return _Level(source, target, is_new, is_same, is_theirs)
 
     def _is_own(self, target: os.stat_result) -> bool:
@@ -198,6 +245,10 @@ class Mirror:
     def _hides(self, name: str) -> bool:
         return not self._source.depth and name in self._hidden
 
+    def _is_hidden(self, outside: os.stat_result) -> bool:
+        """Whether it is a hidden entry by another name: not all file systems know case."""
+        return not self._source.depth and outside.st_ino in self._hidden_inodes
+
     def _enter(self, level: _Level) -> _Level:
         """Makes everything in a directory alike but the content of its directories."""
         self._is_theirs = level.is_theirs
@@ -206,14 +257,19 @@ class Mirror:
             for entry in entries:
                 if self._stop.is_set():
                     raise Stopped
+                self.looked += 1
                 if self._hides(entry.name):
                     continue
                 with self._failures(entry.name):
                     status = entry.stat(follow_symlinks=False)
+                    if self._is_filling and self._is_hidden(status):
+                        continue
                     is_old = level.is_same and status.st_ctime_ns <= self._changed_since
                     if is_old and status.st_nlink == 1 and not stat.S_ISDIR(status.st_mode):
                         continue
                     there = None if level.is_new else self._there(entry.name)
+                    if there is not None and self._is_hidden(there):
+                        raise PermissionError(errno.EPERM, "it is another name of what is hidden")
                     if stat.S_ISDIR(status.st_mode):
                         self._directory(level, entry.name, status, there, is_old)
                     else:
@@ -299,7 +355,7 @@ class Mirror:
     def _is_alike(self, name: str, status: os.stat_result, there: os.stat_result) -> bool:
         """Whether the target has the same already; its mode and times are made so."""
         first = self._first.get(status.st_ino)
-        if status.st_nlink > 1 and first is not None and not self._is_linked(first, there):
+        if status.st_nlink > 1 and first is not None and first.inode != there.st_ino:
             return False
         source, target = self._source.descriptor, self._target.descriptor
         if stat.S_ISLNK(status.st_mode):
@@ -322,17 +378,6 @@ class Mirror:
             self._sync(mine, other, status, there)
         return True
 
-    def _is_linked(self, first: tuple[tuple[str, ...], str], there: os.stat_result) -> bool:
-        """Whether it is the inode that the first of its names has in the target."""
-        found: list[int] = []
-
-        def look(directory: int) -> None:
-            found.append(os.stat(first[1], dir_fd=directory, follow_symlinks=False).st_ino)
-
-        with suppress(OSError):
-            at(self._target_root, first[0], look)
-        return found == [there.st_ino]
-
     def _sync(self, mine: int, other: int, status: os.stat_result, there: os.stat_result) -> None:
         """Mode, owner and times of a file whose content is the same."""
         if self._is_foreign(there):
@@ -340,9 +385,9 @@ class Mirror:
         self._touch(there)
         if (status.st_uid, status.st_gid) != (there.st_uid, there.st_gid):
             os.fchown(other, status.st_uid, status.st_gid)
-        if (status.st_mode ^ there.st_mode) & PLAIN:
-            os.fchmod(other, status.st_mode & PLAIN)
         copy_attributes(mine, other)
+        if (status.st_mode ^ os.fstat(other).st_mode) & PLAIN:
+            os.fchmod(other, status.st_mode & PLAIN)
         os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
 
     def _name_for(self, name: str) -> str:
@@ -417,8 +462,10 @@ class Mirror:
 
     def _remember(self, name: str, status: os.stat_result) -> None:
         if status.st_nlink > 1 and status.st_ino not in self._first:
-            self._parts = self._parts or self._target.parts
-            self._first[status.st_ino] = self._parts, name
+            there = self._there(name)
+            if there is not None:
+                self._parts = self._parts or self._target.parts
+                self._first[status.st_ino] = _Name(self._parts, name, there.st_ino)
 
     def _link(self, name: str, status: os.stat_result, there: os.stat_result | None) -> bool:
         """Makes it another name of what was made before; False if there is no such thing."""
@@ -428,19 +475,20 @@ class Mirror:
         directory, temporary = self._target.descriptor, self._name_for(name)
 
         def link(parent: int) -> None:
-            there = os.stat(first[1], dir_fd=parent, follow_symlinks=False)
-            if not self._is_foreign(there):
-                self._touched.add(there.st_ino)
-            os.link(
-                first[1],
-                temporary,
-                src_dir_fd=parent,
-                dst_dir_fd=directory,
-                follow_symlinks=False,
-            )
+            held = os.open(first.name, _LINK, dir_fd=parent)
+            try:
+                there = os.fstat(held)
+                if there.st_ino != first.inode:
+                    # Another file, maybe one that its directory hides from those who look on.
+                    raise FileNotFoundError(errno.ENOENT, "it was changed there meanwhile")
+                if not self._is_foreign(there):
+                    self._touched.add(there.st_ino)
+                os.link(f"/proc/self/fd/{held}", temporary, dst_dir_fd=directory)
+            finally:
+                os.close(held)
 
         try:
-            at(self._target_root, first[0], link)
+            at(self._target_root, first.parts, link)
         except OSError:
             return False  # moved, or as many names as there may be
         self._put(name, there, temporary)
@@ -460,7 +508,8 @@ class Mirror:
                 try:
                     os.stat(name, dir_fd=source, follow_symlinks=False)
                 except FileNotFoundError:
-                    if (there := self._there(name)) is not None:
+                    there = self._there(name)
+                    if there is not None and not self._is_hidden(there):
                         self._remove(name, there)
 
     def _remove(self, name: str, there: os.stat_result) -> bool:
@@ -474,7 +523,13 @@ class Mirror:
         if stat.S_ISDIR(there.st_mode):
             return self._remove_tree(name, there)
         if stat.S_ISREG(there.st_mode) or stat.S_ISLNK(there.st_mode):
-            self._unlink(name, there)
+            try:
+                self._unlink(name, there)
+            except OSError as error:
+                if error.errno != errno.EBUSY:
+                    raise
+                self.report.left_out += 1  # something is mounted over it
+                return False
             return True
         return False
 
@@ -485,9 +540,9 @@ class Mirror:
 
     def _remove_tree(self, name: str, there: os.stat_result) -> bool:
         outer = self._target
-        with Trail(outer.descriptor) as inner:
+        with Trail(outer.descriptor) as inner, self._below(outer.parts):
             status = inner.down(name)
-            if status.st_dev != self._devices[1] or status.st_ino != there.st_ino:
+            if inner.is_outside or status.st_ino != there.st_ino:
                 return False
             self._target = inner
             try:
@@ -495,10 +550,11 @@ class Mirror:
                 while waiting:
                     if waiting[-1]:
                         with self._failures(waiting[-1][-1]):
-                            if inner.down(waiting[-1].pop()).st_dev == self._devices[1]:
-                                waiting.append(self._clear())
-                            else:
+                            inner.down(waiting[-1].pop())
+                            if inner.is_outside:
                                 self._up(inner)
+                            else:
+                                waiting.append(self._clear())
                         continue
                     waiting.pop()
                     here = inner.name
@@ -509,6 +565,15 @@ class Mirror:
             finally:
                 self._target = outer
         return self._there(name) is None
+
+    @contextmanager
+    def _below(self, parts: tuple[str, ...]) -> Iterator[None]:
+        """The target's way begins here: the report names entries from the root on."""
+        self._outer = parts
+        try:
+            yield
+        finally:
+            self._outer = ()
 
     def _clear(self) -> list[str]:
         """Removes the files of a directory of the target; the directories in it."""
@@ -554,7 +619,7 @@ class Mirror:
     def _tell(self, listed: list[str], name: str, reason: str) -> None:
         self.report.count += 1
         if len(listed) < MAX_TOLD:
-            path = "/".join([*self._target.parts, name])[-300:]
+            path = "/".join([*self._outer, *self._target.parts, name])[-300:]
             listed.append(f"{path!a}: {reason}")
 
     @contextmanager
@@ -562,8 +627,22 @@ class Mirror:
         """What goes wrong with one entry does not end the rest, except in a filling."""
         try:
             yield
+        except Mounted as error:
+            if self._is_filling:
+                self.report.left_out += 1
+            else:
+                self._fail(name, error)
         except FileNotFoundError as error:
             if not self._is_filling:
                 self._fail(name, error)
         except OSError as error:
             self._fail(name, error)
+
+
+def _inodes(directory: int, names: frozenset[str]) -> frozenset[int]:
+    """Of the entries that there are."""
+    found = set()
+    for name in names:
+        with suppress(FileNotFoundError):
+            found.add(os.stat(name, dir_fd=directory, follow_symlinks=False).st_ino)
+    return frozenset(found)

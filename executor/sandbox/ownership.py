@@ -7,6 +7,7 @@ once the engine has the name (`Worktree.check`).
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import resource
@@ -35,6 +36,7 @@ POINTER = "gitdir: /dev/null/git-is-not-available-in-this-sandbox\n"
 REMAPPED = 65536
 """How many uids an engine with `userns-remap` has for its boxes, as `useradd` deals them."""
 _POINTER_LIMIT = 4096
+_MOST_ABOVE = 4096
 _GITDIR = re.compile(rb"gitdir: ([^\r\n\0]+)[\r\n]*")
 
 
@@ -53,10 +55,14 @@ class Worktree:
         path: real path, without symbolic links.
         owner: uid and gid of the directory.
         git: what its `.git` is.
+        ancestry: device and inode of it and of every directory above it, when it was opened.
     """
 
-    def __init__(self, path: Path, descriptor: int) -> None:
+    def __init__(
+        self, path: Path, descriptor: int, ancestry: tuple[tuple[int, int], ...] = ()
+    ) -> None:
         self.path = path
+        self.ancestry = ancestry
         self._descriptor = descriptor
         status = os.fstat(descriptor)
         self._identity = (status.st_dev, status.st_ino)
@@ -149,15 +155,26 @@ def open_worktree(path: Path | str, forbidden: Iterable[Path] = ()) -> Worktree:
     places = list(forbidden)
     try:
         real = Path(path).expanduser().resolve(strict=True)
-        if not real.is_dir() and (faults := _place_faults(real, places)):
+        if not real.is_dir() and (faults := _place_faults(real, places, _named_ancestry(real))):
             raise ForbiddenMount(faults)
         descriptor = _open_directory(real)
     except (OSError, RuntimeError) as error:
         raise ConfigError(f"worktree: {path} can't be opened: {_reason(error)}") from error
     try:
-        if faults := _place_faults(real, places):
+        # Of what was opened, not of what the name leads to now: commands of another box
+        # may have the directories on the way there.
+        ancestry = _ancestry(descriptor)
+        if faults := _place_faults(real, places, ancestry):
             raise ForbiddenMount(faults)
-        return Worktree(real, descriptor)
+        if os.readlink(f"/proc/self/fd/{descriptor}") != os.fspath(real):
+            raise ConfigError(
+                f"worktree: {real} was led elsewhere while it was opened; see who renames "
+                "directories on the way to it, and try again"
+            )
+        return Worktree(real, descriptor, ancestry)
+    except OSError as error:
+        os.close(descriptor)
+        raise ConfigError(f"worktree: {path} can't be opened: {_reason(error)}") from error
     except BaseException:
         os.close(descriptor)
         raise
@@ -335,14 +352,16 @@ def _hard(kind: int) -> int | None:
 # ─── places ─────────────────────────────────────────────────────────────────────────
 
 
-def _place_faults(real: Path, forbidden: list[Path]) -> list[str]:
+def _place_faults(
+    real: Path, forbidden: list[Path], ancestry: Iterable[tuple[int, int]]
+) -> list[str]:
     """By name, and by identity: a bind mount gives a directory another name."""
     resolved = {place for path in forbidden for place in (path, path.resolve())}
     if faults := mount_faults(real, sorted(resolved)):
         return faults
     places = _identities([*map(Path, FORBIDDEN), *resolved])
-    for directory in (real, *real.parents):
-        if place := places.get(_identity(directory)):
+    for identity in ancestry:
+        if place := places.get(identity):
             return [f"worktree: {real} leads into {place}, that no sandbox may write"]
     if ".git" in real.parts or _is_bare(real):
         return [f"worktree: {real} is git's own directory; give the worktree that belongs to it"]
@@ -360,6 +379,32 @@ def _identities(places: Iterable[Path]) -> dict[tuple[int, int], Path]:
 def _identity(path: Path) -> tuple[int, int]:
     status = path.stat()
     return status.st_dev, status.st_ino
+
+
+def _named_ancestry(real: Path) -> list[tuple[int, int]]:
+    return [_identity(directory) for directory in (real, *real.parents)]
+
+
+def _ancestry(descriptor: int) -> tuple[tuple[int, int], ...]:
+    """Device and inode of a directory and of all above it, whatever they are called now.
+
+    Raises:
+        OSError: there is no end to them: somebody moves them about.
+    """
+    found: list[tuple[int, int]] = []
+    here = os.dup(descriptor)
+    try:
+        while len(found) < _MOST_ABOVE:
+            status = os.fstat(here)
+            if found and found[-1] == (status.st_dev, status.st_ino):
+                return tuple(found)  # the root is above itself
+            found.append((status.st_dev, status.st_ino))
+            above = os.open("..", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=here)
+            os.close(here)
+            here = above
+    finally:
+        os.close(here)
+    raise OSError(errno.ELOOP, "it lies too deep")
 
 
 def _is_bare(directory: Path) -> bool:

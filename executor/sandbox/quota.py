@@ -19,16 +19,18 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from executor.errors import ConfigError, NotReturned, QuotaExceeded, SandboxError
 from executor.model import LoopSpec, parse_size
-from executor.sandbox import ext4, ownership
+from executor.sandbox import ext4, nesting, ownership
 from executor.sandbox.completion import to_completion
-from executor.sandbox.measure import Measurement, Stopped, Usage
+from executor.sandbox.measure import Measurement, Stopped, Usage, before_now
 from executor.sandbox.mirror import Moved, Report
 from executor.sandbox.reaper import Identity
+from executor.sandbox.runtime import Progress, silent
 
+T = TypeVar("T")
 TICK = 1.0
 """Seconds between two looks at the free space, which cost nothing."""
 SHORTEST, LONGEST = 1.0, 30.0
@@ -39,6 +41,8 @@ PACE = 0.25
 """Of a core, that one look takes while it lasts, unless it is urgent."""
 FIRST_DELAY = 1.0
 """Seconds from the first box to the first look: opening and the first call go before."""
+QUIET = 1.0
+"""Seconds for which a copy is not worth a word, and between two words about one."""
 RECOVERIES = 3
 """How often a box is opened over a worktree that is above its limit."""
 
@@ -86,10 +90,17 @@ class Quota:
     async def close(self) -> None:
         """The loop is over, and so are its boxes."""
 
+    def call_off(self) -> None:
+        """Somebody waits for `close`, and no longer wants to."""
+
 
 @contextlib.asynccontextmanager
 async def opened(
-    spec: LoopSpec, identity: Identity, is_local: bool, forbidden: Iterable[Path]
+    spec: LoopSpec,
+    identity: Identity,
+    is_local: bool,
+    forbidden: Iterable[Path],
+    progress: Progress = silent,
 ) -> AsyncIterator[Quota]:
     """The quota that the specification asks for.
 
@@ -97,33 +108,69 @@ async def opened(
         identity: of the living controller.
         is_local: paths of this machine are the engine's.
         forbidden: places that no worktree may be in.
+        progress: is told of copies that take long.
 
     Raises:
         ConfigError: the worktree can't be used, or can't have such a quota here.
         NotReturned: at the end: not all that the loop made is in its worktree.
     """
-    if spec.quota == "none":
-        yield Quota()
-        return
-    with ownership.open_worktree(spec.worktree, forbidden) as worktree:
+    with (
+        ownership.open_worktree(spec.worktree, forbidden) as worktree,
+        nesting.claimed(identity, str(spec.exec_id), worktree),
+    ):
         quota: Quota
-        if spec.quota == "watch":
+        if spec.quota == "none":
+            quota = Quota()
+        elif spec.quota == "watch":
             quota = Watch(spec, worktree)
             if not is_local:
                 quota.notices += (_ELSEWHERE,)
         else:
-            quota = await Separate.open(spec, worktree, identity, is_local)
+            quota = await Separate.open(spec, worktree, identity, is_local, progress)
         try:
             yield quota
         except BaseException as error:
             try:
-                await to_completion(quota.close())
+                await _closed(quota)
             except NotReturned as failure:
                 # What ended the loop, a cancellation perhaps, goes before.
                 log.error("%s", failure)
                 error.add_note(str(failure))
             raise
-        await to_completion(quota.close())
+        await _closed(quota)
+
+
+async def _closed(quota: Quota) -> None:
+    """Closes it, to its end; a cancellation, or a further one, makes that end come soon."""
+    _closing.add(quota)
+    task = asyncio.ensure_future(quota.close())
+    cancellation: asyncio.CancelledError | None = None
+    try:
+        while not task.done():
+            try:
+                await asyncio.wait({task})
+            except asyncio.CancelledError as error:
+                cancellation = error
+                quota.call_off()
+    finally:
+        _closing.discard(quota)
+    if cancellation is None:
+        return task.result()
+    failure = task.exception()
+    if failure is not None:
+        # A cancellation is all that its caller sees.
+        log.error("%s", failure)
+        cancellation.add_note(str(failure))
+    raise cancellation from failure
+
+
+def call_off() -> None:
+    """Every loop of this process that is bringing its changes back leaves the rest in an image."""
+    for quota in list(_closing):
+        quota.call_off()
+
+
+_closing: set[Quota] = set()
 
 
 # ─── watch ──────────────────────────────────────────────────────────────────────────
@@ -140,7 +187,7 @@ class Watch(Quota):
             f"at most {_allowance(self._size, self._files)} more"
         )
         self._path = worktree.path
-        self._opened_at = time.time_ns()
+        self._opened_at = before_now()
         self._stop = threading.Event()
         self._guarded = asyncio.Event()
         self._lose: Lose | None = None
@@ -314,7 +361,7 @@ class Watch(Quota):
                 f"{self._sentence(usage)} The sandbox was ended, the files are as they were. "
                 "Delete what is not needed before anything else: until that is done, the next "
                 f"one is ended when the worktree grows by {_size(max(self._size // 16, 1 << 20))} "
-                f"or {max(self._files // 16, 64)} files."
+                f"or by {_number(max(self._files // 16, 64))} files."
             )
         )
 
@@ -335,19 +382,27 @@ class Watch(Quota):
 class Separate(Quota):
     """The box works in a copy of the worktree that can't grow beyond its limit."""
 
-    def __init__(self, system: ext4.FileSystem, worktree: ownership.Worktree) -> None:
+    def __init__(
+        self, system: ext4.FileSystem, worktree: ownership.Worktree, progress: Progress
+    ) -> None:
         super().__init__(
             f"loop-ext4: hard, a file system of its own; at most {_allowance(*system.room)} more",
             ("The worktree outside does not change before the loop ends.",),
         )
         self._system = system
         self._worktree = worktree
+        self._progress = progress
         self._stop = threading.Event()
         self._boxes: set[str] = set()
 
     @classmethod
     async def open(
-        cls, spec: LoopSpec, worktree: ownership.Worktree, identity: Identity, is_local: bool
+        cls,
+        spec: LoopSpec,
+        worktree: ownership.Worktree,
+        identity: Identity,
+        is_local: bool,
+        progress: Progress = silent,
     ) -> Separate:
         """A file system with the worktree's content.
 
@@ -368,12 +423,13 @@ class Separate(Quota):
         work = asyncio.to_thread(system.open, worktree, size, spec.limits.disk_files, stop)
         task = asyncio.ensure_future(work)
         try:
-            await asyncio.shield(task)
+            step = f"copying {worktree.path} into a file system of its own"
+            await asyncio.shield(_told_of(task, system, step, progress))
         except BaseException:
             stop.set()
             await to_completion(_undo(task, system))
             raise
-        return cls(system, worktree)
+        return cls(system, worktree, progress)
 
     def place(self) -> ownership.Worktree:
         """See `Quota.place`."""
@@ -400,28 +456,51 @@ class Separate(Quota):
                 f"not be removed and may be running. When it is gone, the next sweep keeps the "
                 f"files as an image in {self._system.kept.parent}."
             )
-        reason = await asyncio.to_thread(self._bring_back)
+        step = (
+            f"bringing the loop's changes back to {self._worktree.path} "
+            "(a signal, Ctrl-C for one, ends that; what is not back then is kept as an image)"
+        )
+        work = asyncio.ensure_future(asyncio.to_thread(self._bring_back))
+        reason = await _told_of(work, self._system, step, self._progress)
         try:
             image = await asyncio.to_thread(self._system.release)
-        except (OSError, ConfigError) as error:
+        except Exception as error:  # whatever it is, what was found so far is said
             image = None
             if not reason:
                 log.warning("a loop's file system is left to the next sweep: %s", error)
                 return
-            reason += f" Its file system can't be unmounted yet ({error})"
+            reason += f" Its file system can't be unmounted yet ({error})."
         if reason:
             where = ext4.how_to_mount(image or self._system.kept)
             raise NotReturned(f"{self._worktree.path}: {reason} All of {where}.")
+
+    def call_off(self) -> None:
+        """See `Quota.call_off`."""
+        self._stop.set()
 
     def _bring_back(self) -> str:
         """Why not all came back; empty = it did."""
         try:
             report = self._system.bring_back(self._worktree, self._stop)
+        except Stopped:
+            return "bringing the loop's changes back was called off; some of them may be there."
         except (OSError, Moved) as error:
             return f"the loop's changes were not all brought back: {error}."
+        except Exception as error:  # a fault of ours must not cost what the loop has made
+            log.exception("a loop's changes could not be brought back")
+            return f"the loop's changes were not all brought back: {type(error).__name__}: {error}."
         if report.left_out:
             log.info("%d pipes, sockets or mounts were left out", report.left_out)
         return "" if report.is_whole else _told(report)
+
+
+async def _told_of(
+    work: asyncio.Future[T], system: ext4.FileSystem, step: str, progress: Progress
+) -> T:
+    """The result of a copy. It is shown how far that is, if it takes long."""
+    while not (await asyncio.wait({work}, timeout=QUIET))[0]:
+        progress(step, system.looked, None)
+    return work.result()
 
 
 async def _undo(opening: asyncio.Future[None], system: ext4.FileSystem) -> None:
@@ -444,12 +523,17 @@ def _told(report: Report) -> str:
 
 
 def _allowance(size: int, files: int) -> str:
-    return f"{_size(size)} and {files} files"
+    return f"{_size(size)} and {_number(files)} files"
+
+
+def _number(count: int) -> str:
+    """`2000`, `62,500`."""
+    return f"{count:,}" if count >= 10_000 else str(count)
 
 
 def _size(size: int) -> str:
-    """`1.5 GiB`; exact where it is small."""
+    """`1.5 GiB`, `64 MiB`; exact below a KiB."""
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if size >= unit:
-            return f"{size / unit:.4g} {name}"
+            return f"{size / unit:,.1f}".removesuffix(".0") + f" {name}"
     return f"{size} bytes"

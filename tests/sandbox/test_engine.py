@@ -29,6 +29,7 @@ from executor.sandbox import engine as engine_module
 from executor.sandbox.attach import Demultiplexer, plain_socket
 from executor.sandbox.engine import Engine, NameTaken, address_fault, status
 from executor.sandbox.facts import parse_facts, parse_version
+from executor.sandbox.gate import limit_faults
 from executor.settings import Settings
 from tests.sandbox import engines
 
@@ -84,6 +85,44 @@ def test_facts_of_engines(name: str) -> None:
     assert found == expected
     assert facts.architecture == "x86_64"
     assert facts.cpus == 2
+
+
+@pytest.mark.statement("A7")
+@pytest.mark.parametrize(
+    ("version", "delegated", "enforced"),
+    [
+        ("1", [], (False, False, False, False)),
+        ("1", ["memory", "cpu", "pids"], (False, False, False, False)),
+        ("2", ["memory", "pids"], (True, True, False, True)),
+        ("2", ["cpu", "cpuset", "memory", "pids"], (True, True, True, True)),
+        ("2", None, (False, False, False, False)),
+    ],
+)
+def test_a_rootless_podman_enforces_what_was_delegated_to_it(
+    tmp_path: Path,
+    version: str,
+    delegated: list[str] | None,
+    enforced: tuple[bool, bool, bool, bool],
+) -> None:
+    """A7: it says what root could enforce; its own list of control groups is what counts."""
+    told, info = engines.PODMAN_4
+    own = {"host": {"cgroupControllers": delegated}} if delegated is not None else {}
+    script: dict[str, list[Answer]] = {
+        "GET /libpod/info": [reply(own)],
+        "GET /info": [reply({**info, "Rootless": True, "CgroupVersion": version})],
+        "GET /version": [reply(told)],
+    }
+
+    async def facts(engine: Engine) -> Any:
+        return engine.facts
+
+    with scripted(tmp_path, script):
+        found = use(f"unix://{tmp_path}/s.sock", facts)
+
+    limits = (found.memory_limit, found.swap_limit, found.cpu_limit, found.pids_limit)
+    assert limits == enforced
+    assert found.rootless and found.userns
+    assert bool(limit_faults(found)) is not all(enforced)
 
 
 def test_facts_of_an_engine_that_says_nothing() -> None:
@@ -264,6 +303,19 @@ def test_podman_says_that_a_name_is_taken_in_its_own_way(tmp_path: Path) -> None
     answer = reply({"message": words}, "500 Internal Server Error")
     with scripted(tmp_path, {"POST /create": [answer]}), pytest.raises(NameTaken):
         use(f"unix://{tmp_path}/s.sock", lambda e: e.create("a", {}))
+
+
+def test_podman_says_that_a_container_is_gone_in_its_own_way(tmp_path: Path) -> None:
+    """Its 500 about a container that goes while it looks is a 404; other failures stay 500."""
+    words = "container d94f does not exist in database: no such container"
+    gone = reply({"message": words}, "500 Internal Server Error")
+    full = reply({"message": "no space left on device"}, "500 Internal Server Error")
+    for answer, expected in ((gone, 404), (full, 500)):
+        directory = tmp_path / str(expected)
+        directory.mkdir()
+        with scripted(directory, {"GET /json": [answer]}), pytest.raises(EngineError) as caught:
+            use(f"unix://{directory}/s.sock", lambda e: e.inspect("d94f"))
+        assert status(caught.value) == expected
 
 
 def test_known_passing_failure_is_repeated(tmp_path: Path) -> None:

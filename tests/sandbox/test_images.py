@@ -322,6 +322,50 @@ def test_runtime_is_ready_and_found_quickly() -> None:
     asyncio.run(run())
 
 
+class CountingEngine(Engine):
+    """The engine, with an account of what it was asked."""
+
+    asked: list[str]
+
+    async def _call(self, what: str, *arguments: Any, **options: Any) -> Any:
+        self.asked.append(what)
+        return await super()._call(what, *arguments, **options)
+
+
+def test_what_a_box_needs_is_found_with_few_requests() -> None:
+    """Base image and runtime cost two requests, and are the ones that are found singly."""
+
+    async def run() -> None:
+        settings = Settings.load()
+        async with await CountingEngine.connect(settings) as engine:
+            assert isinstance(engine, CountingEngine)
+            engine.asked = []
+            runtime = await ensure_runtime(engine)
+            base = await ensure_image(engine, "base")
+            engine.asked = []
+            image, found = await images.ensure(engine, "base")
+            assert (image["Id"], found) == (base, runtime)
+            assert image["Config"]["Env"]
+            assert len(engine.asked) == 2, engine.asked
+            other, found = await images.ensure(engine, load_recipe("base").reference)
+            assert (other["Id"], found) == (base, runtime)
+            with pytest.raises(ImageNotFound, match="nobody/nothing:1"):
+                await images.ensure(engine, "nobody/nothing:1")
+
+    asyncio.run(run())
+
+
+def test_a_changed_agent_is_seen_though_its_files_are_as_long(tmp_path: Path) -> None:
+    """The runtime's name follows the files' bytes, also where it was asked for before."""
+    agent = make_agent(tmp_path / "agent", "print('one')")
+    first = runtime_of("sha256:1", agent)
+    assert runtime_of("sha256:1", agent) == first
+    (tmp_path / "new").write_text((agent / "__main__.py").read_text().replace("one", "two"))
+    (tmp_path / "new").replace(agent / "__main__.py")
+    assert runtime_of("sha256:1", agent) != first
+    assert runtime_of("sha256:2", agent) != runtime_of("sha256:1", agent)
+
+
 def test_runtime_runs_in_an_image_that_has_nothing() -> None:
     """Python, its C modules and ripgrep run in an empty image, unprivileged."""
     script = (

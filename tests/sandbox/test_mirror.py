@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
 import resource
 import signal
 import stat
+import struct
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from executor.sandbox import content, mirror
-from executor.sandbox.mirror import Mirror, Report
+from executor.sandbox import content, descent, mirror
+from executor.sandbox.mirror import Mirror, Origin, Report
 from tests.sandbox.trees import (
     alter,
     deep,
@@ -45,7 +48,7 @@ class Pair:
         self.outside.mkdir(exist_ok=True)
         self.inside.mkdir(exist_ok=True)
         self.opened_at = self.filled_at = 0
-        self.directories: dict[int, int] = {}
+        self.directories: dict[int, Origin] = {}
 
     def fill(self, hidden: frozenset[str] = frozenset()) -> Report:
         """Outside → inside."""
@@ -157,6 +160,81 @@ def test_changes_of_somebody_else_are_not_overwritten(pair: Pair) -> None:
     assert all(name in told for name in ("both", "deleted inside", "new outside", "directory"))
 
 
+def test_a_directory_that_somebody_moved_is_left_as_it_is(pair: Pair) -> None:
+    """One that a person gave the name of another keeps all that is in it; both are told."""
+    for name in ("a", "c", "c/below"):
+        (pair.outside / name).mkdir()
+        (pair.outside / name / "old").write_text(name)
+    pair.fill()
+    (pair.inside / "a/new").write_text("by the loop")
+    (pair.outside / "a").rename(pair.outside / "b")
+    (pair.outside / "c").rename(pair.outside / "a")
+    before = snapshot(pair.outside)
+    report = pair.bring_back()
+    assert snapshot(pair.outside) == before
+    told = "\n".join(report.kept)
+    assert "'a': another directory was moved there" in told
+    assert "'b'" in told and "'c'" in told
+
+
+@pytest.mark.parametrize("order", ["xy", "yx"])
+def test_a_moved_directory_comes_with_all_that_is_in_it(tmp_path: Path, order: str) -> None:
+    """Though the directory that is made for it may get the inode of the one removed for it."""
+    for number in range(10):
+        base = tmp_path / str(number)
+        base.mkdir()
+        pair = Pair(base)
+        (pair.outside / order[1]).mkdir()
+        (pair.outside / order[0] / "d").mkdir(parents=True)
+        (pair.outside / order[0] / "d/old").write_text("old")
+        pair.fill()
+        (pair.inside / order[0] / "d").rename(pair.inside / order[1] / "d")
+        assert pair.bring_back().is_whole
+        assert snapshot(pair.outside).keys() == {"x", "y", f"{order[1]}/d", f"{order[1]}/d/old"}
+
+
+def test_what_could_not_be_removed_is_named_from_the_root_on(pair: Pair) -> None:
+    """The report tells where in the worktree a thing is, however deep in what was removed."""
+    (pair.outside / "a/b/c").mkdir(parents=True)
+    (pair.outside / "a/b/c/f").write_text("old")
+    pair.fill()
+    remove(pair.inside / "a/b")
+    (pair.outside / "a/b/c/f").write_text("by a person")
+    report = pair.bring_back()
+    assert "'a/b/c/f': changed or made there meanwhile" in report.kept
+    assert (pair.outside / "a/b/c/f").read_text() == "by a person"
+
+
+def test_attributes_that_the_loop_removed_go(pair: Pair) -> None:
+    """Who takes a right to read away has it taken away outside, too, and nothing inherits it."""
+    pair.outside.joinpath("d").mkdir()
+    for path, kind in ((pair.outside / "f", "access"), (pair.outside / "d", "default")):
+        path.touch()
+        with contextlib.suppress(OSError):
+            os.setxattr(path, f"system.posix_acl_{kind}", ACCESS_LIST)
+    if "system.posix_acl_access" not in os.listxattr(pair.outside / "f"):
+        pytest.skip("no access lists on this file system")
+    os.setxattr(pair.outside / "f", "user.note", b"old")
+    pair.fill()
+    for name in os.listxattr(pair.inside / "f"):
+        os.removexattr(pair.inside / "f", name)
+    (pair.inside / "f").chmod(0o600)
+    os.removexattr(pair.inside / "d", "system.posix_acl_default")
+    (pair.inside / "d/new").write_text("x")
+    (pair.inside / "d/new").chmod(0o640)
+    assert pair.bring_back().is_whole
+    for name, mode in (("f", 0o600), ("d/new", 0o640), ("d", 0o755)):
+        assert os.listxattr(pair.outside / name) == []
+        assert stat.S_IMODE((pair.outside / name).stat().st_mode) == mode
+
+
+ACCESS_LIST = struct.pack(
+    "<I" + "HHI" * 5,
+    *(2, 1, 6, 2**32 - 1, 2, 6, 4321, 4, 4, 2**32 - 1, 16, 6, 2**32 - 1, 32, 4, 2**32 - 1),
+)
+"""Of version 2: owner rw, uid 4321 rw, group r, mask rw, others r."""
+
+
 def test_a_link_in_the_way_is_replaced_not_followed(pair: Pair, tmp_path: Path) -> None:
     """Links on either side to the outside: nothing behind them is read, written or removed."""
     canary = tmp_path / "canary"
@@ -228,6 +306,29 @@ def test_a_name_that_is_swapped_under_a_merge_gives_nothing_away(
     assert (pair.outside / "made").stat().st_uid == 0
     assert (pair.outside / "made/key").read_text() == "key"
     assert not [one.name for one in pair.outside.iterdir() if one.name == "plain"]
+
+
+def test_a_name_that_is_swapped_gets_no_other_one(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hard links are made of what was brought back, not of what a closed directory hides."""
+    for name in ("a", "b", "closed"):
+        (pair.outside / name).mkdir()
+    (pair.outside / "closed/f").write_text("secret")
+    pair.fill()
+    (pair.inside / "a/f").write_text("mine")
+    os.link(pair.inside / "a/f", pair.inside / "b/f")
+    at = descent.at
+
+    def swapped(root: int, parts: tuple[str, ...], act: Callable[[int], None]) -> None:
+        (pair.outside / parts[0]).rename(pair.outside / "aside")
+        (pair.outside / "closed").rename(pair.outside / parts[0])
+        at(root, parts, act)
+
+    monkeypatch.setattr("executor.sandbox.mirror.at", swapped)
+    pair.bring_back()
+    assert [path.read_text() for path in pair.outside.glob("[ab]*/f")].count("secret") == 1
+    assert {path.stat().st_nlink for path in pair.outside.glob("*/f")} == {1}
 
 
 def test_a_secret_that_is_swapped_in_under_a_filling_keeps_its_owner(
@@ -405,6 +506,59 @@ def test_what_is_mounted_in_the_worktree_is_left_alone(tmp_path: Path) -> None:
         remove(pair.inside / "mounted")
         pair.bring_back()
         assert os.listdir(pair.outside / "mounted") == ["f"]
+
+
+@contextlib.contextmanager
+def bound(source: Path, place: Path) -> Iterator[None]:
+    """A file or directory of the same file system, mounted over another."""
+    if subprocess.run(["mount", "--bind", source, place], check=False).returncode:
+        pytest.skip("nothing can be mounted here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+def test_what_is_mounted_from_the_same_file_system_is_left_alone(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """A directory and a file that are bound into the worktree are neither read nor written."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "f").write_text("elsewhere")
+    (pair.outside / "place").mkdir()
+    (pair.outside / "file").write_text("below")
+    with bound(elsewhere, pair.outside / "place"), bound(elsewhere / "f", pair.outside / "file"):
+        before = (elsewhere / "f").stat()
+        assert pair.fill().left_out == 2
+        assert snapshot(pair.inside).keys() == {"place"}
+        (pair.inside / "place/f").write_text("by the loop")
+        (pair.inside / "place/g").write_text("by the loop")
+        assert pair.bring_back().is_whole
+        (pair.inside / "file").write_text("elsewhere")
+        os.chown(pair.inside / "file", 1000, 1000)
+        report = pair.bring_back()
+        assert len(report.failed) == 1 and "mounted there" in report.failed[0]
+        remove(pair.inside / "place")
+        remove(pair.inside / "file")
+        pair.bring_back()
+        assert (elsewhere / "f").stat() == before
+        assert os.listdir(elsewhere) == ["f"]
+    assert (pair.outside / "file").read_text() == "below"
+
+
+def test_another_name_of_what_is_hidden_is_hidden_as_well(pair: Pair) -> None:
+    """Where `.GIT` is `.git`, on a disk that does not know case, it is neither read nor written."""
+    (pair.outside / ".git").write_text("gitdir: /elsewhere")
+    os.link(pair.outside / ".git", pair.outside / ".GIT")
+    hidden = frozenset({".git"})
+    pair.fill(hidden)
+    assert os.listdir(pair.inside) == []
+    assert pair.bring_back(hidden).is_whole
+    (pair.inside / ".GIT").write_text("gitdir: evil")
+    report = pair.bring_back(hidden)
+    assert len(report.failed) == 1 and "hidden" in report.failed[0]
+    assert {path.read_text() for path in pair.outside.iterdir()} == {"gitdir: /elsewhere"}
 
 
 KILLED = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +228,35 @@ def test_a_worktree_that_is_replaced_is_found_out(work: Path, tmp_path: Path) ->
         work.mkdir()
         with pytest.raises(SandboxUnavailable, match="replaced"):
             worktree.check()
+
+
+def test_a_way_that_is_led_elsewhere_while_it_is_opened_is_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G14, C9: a directory above that is a link for a moment opens no place that is forbidden."""
+    forbidden = tmp_path / "forbidden"
+    for place in (tmp_path / "way/inner", forbidden / "inner", tmp_path / "other/inner"):
+        place.mkdir(parents=True)
+    open_directory = ownership._open_directory
+
+    def swapped(path: Path, target: Path) -> int:
+        (tmp_path / "way").rename(tmp_path / "aside")
+        (tmp_path / "way").symlink_to(target)
+        try:
+            return open_directory(path)
+        finally:
+            (tmp_path / "way").unlink()
+            (tmp_path / "aside").rename(tmp_path / "way")
+
+    for target, error, words in (
+        (forbidden, ForbiddenMount, "no sandbox may write"),
+        (tmp_path / "other", ConfigError, "led elsewhere"),
+    ):
+        monkeypatch.setattr(ownership, "_open_directory", partial(swapped, target=target))
+        with pytest.raises(error, match=words):
+            open_worktree(tmp_path / "way/inner", [forbidden])
+    monkeypatch.undo()
+    open_worktree(tmp_path / "way/inner", [forbidden]).close()
 
 
 def test_a_git_directory_that_appears_is_found_out(work: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import re
@@ -26,6 +27,7 @@ from executor.model import Access, Limits, LoopSpec
 from executor.sandbox import ext4, quota
 from executor.sandbox.engine import Engine
 from executor.sandbox.measure import Measurement, Stopped, Usage
+from executor.sandbox.mirror import UNFINISHED, Mirror, Report
 from executor.sandbox.ownership import open_worktree
 from executor.sandbox.quota import Watch
 from executor.sandbox.reaper import Identity, reap
@@ -260,6 +262,21 @@ def test_a_box_above_the_limit_is_ended_and_may_recover(disk: Path) -> None:
     asyncio.run(asyncio.wait_for(scenario(), 120))
 
 
+@pytest.mark.parametrize(
+    ("size", "files", "text"),
+    [
+        (50 << 20, 1_000_000, "50 MiB and 1,000,000 files"),
+        ((50 << 20) // 16, 62_500, "3.1 MiB and 62,500 files"),
+        (10 << 30, 2000, "10 GiB and 2000 files"),
+        (3 << 40, 1, "3,072 GiB and 1 files"),
+        (1023, 64, "1023 bytes and 64 files"),
+    ],
+)
+def test_sizes_are_told_as_people_say_them(size: int, files: int, text: str) -> None:
+    """A place behind the point at most, thousands apart."""
+    assert quota._allowance(size, files) == text
+
+
 @needs_root
 def test_files_are_counted_too_and_deleting_helps(disk: Path) -> None:
     """Empty files end a box; below the limit again, all of the limit is there again."""
@@ -421,10 +438,140 @@ def test_programs_are_named_by_fixed_paths_and_get_a_fixed_environment() -> None
     assert "shell=" not in source
 
 
+@needs_root
+@pytest.mark.parametrize("fault", [ValueError("odd"), MemoryError(), RecursionError("deep")])
+def test_no_fault_of_ours_costs_what_a_loop_has_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    """Whatever a merge fails with: mount and device are freed, the image is kept and named."""
+    needs_loops()
+
+    def fail(mirror: Mirror) -> Report:
+        raise fault
+
+    with pytest.raises(NotReturned, match=type(fault).__name__) as caught:
+        with open_loop(tmp_path, "loop-ext4") as work:
+            assert work.call("write_file", path="f", content="loop").code is None
+            monkeypatch.setattr(Mirror, "run", fail)
+    assert attached(tmp_path / "state") == []
+    assert kept_file(str(caught.value), tmp_path) == "loop"
+
+
+@needs_root
+def test_what_is_not_on_the_disk_yet_is_not_thrown_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The image is removed only once the worktree's disk has taken all that came back."""
+    needs_loops()
+
+    def fail(directory: int) -> None:
+        raise OSError(errno.EIO, "the disk is broken")
+
+    with pytest.raises(NotReturned, match="the disk is broken") as caught:
+        with open_loop(tmp_path, "loop-ext4") as work:
+            assert work.call("write_file", path="f", content="loop").code is None
+            monkeypatch.setattr(ext4, "_write_out", fail)
+    assert kept_file(str(caught.value), tmp_path) == "loop"
+
+
+@needs_root
+def test_bringing_back_is_called_off_by_a_cancellation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cancelled end does not wait for the merge; the image is kept, and what was told is told."""
+    needs_loops()
+    root = make_worktree(tmp_path / "worktree")
+    limits = replace(LIMITS, disk_bytes="20m", disk_files=100)
+    spec = LoopSpec(worktree=root, limits=limits, exec_id="test", quota="loop-ext4")
+    steps: list[str] = []
+    run = Mirror.run
+
+    async def scenario() -> None:
+        task = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        assert task is not None
+
+        def wait(mirror: Mirror) -> Report:
+            assert mirror._stop.wait(60)
+            return run(mirror)
+
+        def told(step: str, done: int | None, total: int | None) -> None:
+            if not steps:
+                loop.call_soon(task.cancel)
+            steps.append(step)
+
+        with Identity.claim(tmp_path / "state") as identity:
+            async with quota.opened(spec, identity, True, (), told) as own:
+                place = own.place()
+                assert place is not None
+                (place.path / "f").write_text("loop")
+                place.close()
+                monkeypatch.setattr(Mirror, "run", wait)
+                steps.clear()
+
+    with pytest.raises(asyncio.CancelledError) as caught:
+        asyncio.run(asyncio.wait_for(scenario(), 60))
+    assert "bringing the loop's changes back" in steps[0]
+    assert "called off" in caught.value.__notes__[0]
+    assert attached(tmp_path / "state") == []
+    assert kept_file(caught.value.__notes__[0], tmp_path) == "loop"
+
+
+CALLS = [
+    {"id": "1", "name": "run_command", "input": {"command": "seq 40000 | xargs touch; echo made"}},
+    {"id": "2", "name": "run_command", "input": {"command": "echo loop > f; sleep 600"}},
+]
+
+
+@needs_root
+@pytest.mark.parametrize("is_running", [True, False])
+def test_ctrl_c_while_changes_come_back_leaves_them_in_an_image(
+    tmp_path: Path, is_running: bool
+) -> None:
+    """At the loop's end, or after an earlier Ctrl-C: it ends soon and says where all of it is."""
+    needs_loops()
+    root, calls = make_worktree(tmp_path / "worktree"), tmp_path / "calls"
+    calls.write_text("".join(json.dumps(one) + "\n" for one in CALLS[: 1 + is_running]))
+    options = ["--worktree", root, "--calls", calls, "--quota", "loop-ext4", "--disk", "200m"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "executor", "run", *map(str, options)],
+        cwd=ROOT,
+        env=os.environ | {"EXECUTOR_STATE_DIR": str(tmp_path / "state")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert json.loads(process.stdout.readline())["code"] is None
+        if is_running:
+            process.send_signal(signal.SIGINT)
+        said = next(line for line in process.stderr if "bringing the loop's changes" in line)
+        assert "Ctrl-C" in said
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+    assert process.returncode == 128 + signal.SIGINT
+    assert "was called off" in rest and "Traceback" not in rest, rest
+    assert attached(tmp_path / "state") == []
+    assert len(os.listdir(root)) < 40_000
+    found = re.search(r"kept in (\S+\.ext4) \(mount", rest)
+    assert found is not None
+    with mounted(Path(found[1]), tmp_path / "look") as look:
+        assert len(os.listdir(look / "tree")) >= 40_000
+
+
+def kept_file(message: str, base: Path) -> str:
+    """The content of `f` in the image that a message names."""
+    found = re.search(r"kept in (\S+\.ext4) \(mount", message)
+    assert found is not None, message
+    with mounted(Path(found[1]), base / "look") as look:
+        return (look / "tree/f").read_text()
+
+
 HOLDER = """
 import sys, threading
 from pathlib import Path
 from executor.sandbox.ext4 import FileSystem
+from executor.sandbox.mirror import Mirror
 from executor.sandbox.ownership import open_worktree
 from executor.sandbox.reaper import Identity
 state, worktree, stage = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
@@ -436,6 +583,9 @@ if stage == "filling":
     Path.touch = lambda path: (print("there", flush=True), sys.stdin.read())
 system.open(tree, 1 << 24, 100, threading.Event())
 (system.tree / "result").write_text("result")
+if stage == "merging":
+    Mirror._put = lambda *_: (print("there", flush=True), sys.stdin.read())
+    system.bring_back(tree, threading.Event())
 if stage == "returned":
     system.bring_back(tree, threading.Event())
 print("there", flush=True)
@@ -444,7 +594,9 @@ sys.stdin.read()
 
 
 @needs_root
-@pytest.mark.parametrize(("stage", "is_kept"), [("filling", 0), ("open", 1), ("returned", 0)])
+@pytest.mark.parametrize(
+    ("stage", "is_kept"), [("filling", 0), ("open", 1), ("merging", 1), ("returned", 0)]
+)
 def test_a_dead_controller_leaves_no_mount_and_loses_no_result(
     tmp_path: Path, stage: str, is_kept: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -473,6 +625,10 @@ def test_a_dead_controller_leaves_no_mount_and_loses_no_result(
     if is_kept:
         assert kept[0].parent == state.resolve() / "kept"
         assert str(kept[0]) in caplog.text
+        assert f"brought back to '{root}'" in caplog.text
+        assert all(name.startswith(UNFINISHED) for name in os.listdir(root) if name != "f")
+        assert len(os.listdir(root)) == 1 + (stage == "merging")
+        assert UNFINISHED in caplog.text
         with mounted(kept[0], tmp_path / "look") as look:
             assert (look / "tree/result").read_text() == "result"
     assert asyncio.run(sweep(state)) == ()

@@ -1,5 +1,8 @@
 """`python -m tests.security`: runs the tests of the security statements, prints the table.
 
+Arguments are pytest's. Where they select tests (`-k NAME`, a file, a test), only statements
+that a selected test is about are in the table.
+
 Exit code 1: a statement failed, or none of the tests that ran proves it.
 """
 
@@ -9,6 +12,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,26 +26,44 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         account = Path(directory) / "account.json"
         command = [sys.executable, "-m", "pytest", "-q", "-m", "statement"]
-        subprocess.run([*command, "--statements", account, *sys.argv[1:]], check=False)
+        arguments = sys.argv[1:]
+        subprocess.run([*command, "--statements", account, *arguments], check=False)
         found = json.loads(account.read_text()) if account.exists() else []
-    lines, is_sound = table(load(), found)
+    lines, is_sound = table(load(), found, is_part=selects(arguments))
     print("\n".join(lines))
     return 0 if is_sound else 1
 
 
+_SELECTING = ("-k", "--deselect", "--ignore", "--lf", "--last-failed")
+
+
+def selects(arguments: Sequence[str]) -> bool:
+    """Whether pytest, with these arguments, runs a part of the tests."""
+    return any(
+        one.startswith(_SELECTING) or Path(one.partition("::")[0]).exists() for one in arguments
+    )
+
+
 def table(
-    statements: dict[str, dict[str, str]], found: list[dict[str, Any]]
+    statements: dict[str, dict[str, str]], found: list[dict[str, Any]], *, is_part: bool = False
 ) -> tuple[list[str], bool]:
     """The lines to print, and whether no statement failed or was left untested.
 
     Args:
         found: what `tests.statements` wrote.
+        is_part: only a part of the tests was to run, and only that is told of.
     """
+    if is_part:
+        ran = {id for one in found for id in one["ids"]}
+        statements = {id: entry for id, entry in statements.items() if id in ran}
+        if not statements:
+            return ["no test of a statement was selected"], False
+    faults = ("FAILED",) if is_part else ("FAILED", "untested")
     lines = [f"{'ID':<5}{'runc':<10}{'runsc':<10}statement"]
     is_sound = True
     for id, entry in statements.items():
         verdicts = {runtime: _verdict(id, runtime, entry, found) for runtime in RUNTIMES}
-        is_sound &= all(verdict not in ("FAILED", "untested") for verdict, _ in verdicts.values())
+        is_sound &= all(verdict not in faults for verdict, _ in verdicts.values())
         lines.append(f"{id:<5}{verdicts['runc'][0]:<10}{verdicts['runsc'][0]:<10}{entry['text']}")
         for runtime, (_, reason) in verdicts.items():
             if reason:

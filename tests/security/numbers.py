@@ -59,6 +59,7 @@ NUMBERS = {
     "sched_setattr": (314, 274),
     "sched_setparam": (142, 118),
     "sched_setscheduler": (144, 119),
+    "seccomp": (317, 277),
     "setns": (308, 268),
     "setsockopt": (54, 208),
     "setpriority": (141, 140),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.security.__main__ import table
+from tests.security.__main__ import selects, table
 from tests.statements import load
 
 STATEMENTS = {"A1": {"text": "one"}, "F1": {"text": "two", "later": "comes later"}}
@@ -73,3 +73,37 @@ def test_every_statement_has_a_test_or_waits_for_another_part() -> None:
     named = {id for marker in markers for id in re.findall(r'"([A-N]\d+)"', marker)}
     missing = [id for id, entry in load().items() if "later" not in entry and id not in named]
     assert missing == []
+
+
+def test_with_a_selection_only_what_was_selected_is_in_the_table() -> None:
+    """A statement that no selected test is about is not called untested; a failure still is one."""
+    both = STATEMENTS | {"A2": {"text": "three"}}
+    lines, is_sound = table(both, [found("passed")], is_part=True)
+    assert is_sound
+    assert [line.split()[0] for line in lines if line[0] != " "] == ["ID", "A1"]
+    assert row(lines, "A1")[1:3] == ["held", "n/a"]
+    assert table(both, [found("passed")])[1] is False
+    assert table(both, [found("passed"), found("failed")], is_part=True)[1] is False
+
+
+def test_a_selection_of_nothing_is_unsound() -> None:
+    """A name that fits no test proves nothing."""
+    lines, is_sound = table(STATEMENTS, [], is_part=True)
+    assert not is_sound
+    assert lines == ["no test of a statement was selected"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], False),
+        (["-x", "-v"], False),
+        (["-k", "netlink"], True),
+        (["-knetlink"], True),
+        ([__file__], True),
+        ([f"{__file__}::test_it"], True),
+    ],
+)
+def test_a_selection_is_known_by_its_arguments(arguments: list[str], expected: bool) -> None:
+    """Names, files and single tests select; how loud pytest is does not."""
+    assert selects(arguments) is expected

@@ -147,6 +147,50 @@ def test_nothing_is_put_on_top_of_tcp(hostile: Box, runtime: str) -> None:
     assert works == [None, None]
 
 
+@pytest.mark.statement("I2", "C3", "C6")
+@pytest.mark.parametrize("upper", [0, 1], ids=["clean", "one"])
+def test_no_socket_holds_a_program(hostile: Box, runtime: str, upper: int) -> None:
+    """No filter is compiled for a socket, in memory that nobody counts; other options work."""
+    code = f"""
+    import socket, struct
+    UPPER = {upper} << 32
+    program = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0) * 64)
+    space = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", 64, ctypes.addressof(program)))
+    stream, datagram = socket.socket(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    pair, _ = socket.socketpair()
+    def option(one, level, name):
+        return call("setsockopt", one.fileno(), UPPER | level, UPPER | name, space, 300)
+    tell([
+        [option(one, 1, name) for one in (stream, datagram, pair) for name in (26, 50, 51, 52)],
+        [option(stream, 6, name) for name in (14, 32, 38)] + [option(datagram, 17, 100)],
+        attempt(stream.setsockopt, 1, socket.SO_RCVTIMEO, struct.pack("qq", 1, 0)),
+        attempt(stream.setsockopt, 1, socket.SO_RCVBUF, 9000),
+        attempt(stream.setsockopt, 6, socket.TCP_KEEPIDLE, 60),
+        attempt(datagram.setsockopt, 0, socket.IP_TTL, 3),
+    ])
+    """
+    filters, signatures, *works = probe(hostile, CALLS + dedent(code))
+    if runtime == "runc":
+        assert set(filters) == {"EPERM"}
+        assert set(signatures) == {"EPERM"}
+    else:  # its own kernel's memory is the box's
+        assert set(filters + signatures) <= {0, "EINVAL", "ENOPROTOOPT", "ENOTSUP", "EPERM"}
+    assert works == [None] * 4
+
+
+@pytest.mark.statement("D3", runsc="gVisor merges no pages")
+def test_no_memory_is_merged_with_that_of_others(hostile: Box) -> None:
+    """Neither a range nor the whole of a process: what was merged tells by its timing."""
+    code = """
+    import mmap
+    memory = mmap.mmap(-1, 1 << 16)
+    tell([attempt(memory.madvise, 12), call("prctl", 67, 1, 0, 0, 0),
+          call("prctl", 1 << 32 | 67, 1, 0, 0, 0), attempt(memory.madvise, 14),
+          call("prctl", 4, 1, 0, 0, 0)])
+    """
+    assert probe(hostile, CALLS + dedent(code)) == ["EPERM", "EPERM", "EPERM", None, 0]
+
+
 @pytest.mark.statement("C7")
 def test_abstract_sockets_of_others_are_out_of_reach(
     hostile: Box, runtime: str, tmp_path: Path, loop_thread: LoopThread
@@ -403,7 +447,7 @@ def test_strict_takes_no_native_requests(
 
 @pytest.mark.statement("C1", "C12", runsc="the profile is not in force there")
 def test_strict_refuses_what_debuggers_need(tmp_path: Path, loop_thread: LoopThread) -> None:
-    """`strict`: no tracing, no fixed addresses, no pipes without copies; the rest as before."""
+    """`strict`: no tracing, fixed addresses, pipes without copies, own filters; else as before."""
     box = open_box(loop_thread, tmp_path, runtime="runc", seccomp="strict", exec_id="strict")
     assert box.sandbox.capabilities["seccomp"] == "strict (ours)"
     code = """
@@ -416,11 +460,13 @@ def test_strict_refuses_what_debuggers_need(tmp_path: Path, loop_thread: LoopThr
         "personality": call("personality", 0x40000),
         "pipes": [call("vmsplice", 1, 0, 0, 0), call("tee", 0, 1, 1, 0)],
         "socket": call("socket", 38, 5, 0), "agent": call("setpriority", 0, 1, 9),
+        "filters": [call("seccomp", 1, 0, 0), call("prctl", 22, 2, 0, 0, 0)],
         "works": [call("personality", 0xFFFFFFFF), subprocess.run(["true"]).returncode],
     })
     """
     found = probe(box, CALLS + dedent(code))
     assert found.pop("works") == [0, 0]
+    assert found.pop("filters") == ["EINVAL", "EINVAL"], "as on a kernel that has none"
     refused = [
         one for said in found.values() for one in (said if isinstance(said, list) else [said])
     ]

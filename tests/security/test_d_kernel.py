@@ -203,6 +203,28 @@ tell([len(os.read(fd, 10)), syscall(UMOUNT2, b"/proc/keys", 2), attempt(os.remov
     assert removed in ("EPERM", "EBUSY", "EACCES", "EROFS")
 
 
+PRESSED = """
+pid = os.fork()
+if not pid:
+    for name in ("cpu", "io", "memory"):
+        for _ in range(2000):
+            try:
+                os.write(os.open("/proc/pressure/" + name, os.O_RDWR), b"some 500000 2000000\\0")
+            except OSError:
+                break
+    os.kill(os.getpid(), signal.SIGKILL)
+print(attempt(os.listdir, "/proc/pressure"), os.WTERMSIG(os.waitpid(pid, 0)[1]))
+"""
+
+
+@pytest.mark.statement("D3", "I11")
+def test_nothing_is_told_or_asked_of_the_machines_pressure(box: Box) -> None:
+    """A process that would have the kernel watch it thousandfold dies as fast as any other."""
+    body = (PRELUDE + PRESSED).encode()
+    ran = box.run(None, 10, argv=PYTHON, script=".py", body=body)
+    assert ran.out.decode().strip() in ("[] 9", "ENOENT 9"), (ran.out, ran.value)
+
+
 # ─── D5 ─────────────────────────────────────────────────────────────────────────────
 
 

@@ -396,6 +396,36 @@ def test_memory_that_nobody_holds_is_given_back(
     assert (ran.code, ran.value["limit"]) == (0, None)
 
 
+QUEUES = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+message = ctypes.create_string_buffer(8008)
+message[0] = 1
+made = [0, 0]
+while made[0] < 40_000 and (queue := libc.msgget(0, 0o600)) >= 0:
+    made[0] += 1
+    while libc.msgsnd(queue, message, 8000, 0o4000) == 0:
+        pass
+while made[1] < 40_000 and libc.semget(0, 250, 0o600) >= 0:
+    made[1] += 1
+tell([*made, errno.errorcode[ctypes.get_errno()]])
+"""
+
+
+@pytest.mark.statement("I15", runsc="its kernel's own limits, in memory of the box")
+def test_what_no_process_holds_is_little(
+    runtime: str, loop_thread: LoopThread, tmp_path: Path, facts: EngineFacts
+) -> None:
+    """Message queues and semaphores outlive their process: together they leave room for others."""
+    if facts.userns:
+        pytest.skip("in a user namespace the kernel lets nobody set kernel.msgmni")
+    box = _box(loop_thread, tmp_path, runtime, Limits(memory="256m", pids=64))
+    assert probe(box, QUEUES) == [512, 128, "ENOSPC"]
+    assert Group(box).memory() < 48 << 20
+    ran = box.run("python3 -c 'x = bytearray(100 << 20)'")
+    assert (ran.code, ran.value["limit"]) == (0, None)
+
+
 @pytest.mark.statement("I15")
 def test_tmpfs_of_more_than_half_the_memory_are_refused() -> None:
     """Whatever is asked for: all of it together is at most half of the limit."""

@@ -136,7 +136,20 @@ else:
 """
     + TCP
 )
+PENDING = """
+while held < MOST:  # connections that nobody accepts: no process has them
+    server = listening()
+    kept.append(server)
+    for _ in range(4000):
+        if held >= MOST:
+            break
+        near = bigger(socket.socket())
+        near.connect(server.getsockname())
+        held += fill(near)
+        near.close()
+"""
 ATTACKS = {
+    "pending": PENDING,
     "tcp": TCP,
     "single": SINGLE,
     "reset": RESET,

@@ -9,7 +9,9 @@ import ast
 import asyncio
 import json
 import logging
+import os
 import resource
+import select
 import statistics
 import sys
 import time
@@ -24,6 +26,7 @@ import pytest
 import executor
 from executor.agent import frame
 from executor.agent.frame import encode, encode_json
+from executor.agent.service import Service
 from executor.errors import AgentLost, Code, ProtocolError, SandboxError, ToolError
 from executor.model import Limits, LoopSpec
 from executor.sandbox import connection as connection_module
@@ -34,7 +37,7 @@ from tests.conftest import make_worktree, open_docker_box
 from tests.driver import Box, LoopThread
 from tests.loops import Work, open_work
 from tests.scripted import Deaf
-from tests.security.probes import probe
+from tests.security.probes import PYTHON, probe
 from tests.test_pipeline import ANSWERS, result_of
 
 SOURCES = sorted(Path(executor.__file__).parent.rglob("*.py"))
@@ -427,6 +430,33 @@ def test_a_field_that_no_answer_has_ends_the_box(name: str) -> None:
     assert result.code is Code.PROTOCOL_ERROR
 
 
+REMARKS: list[tuple[str, str, Any]] = [
+    ("command", "notes", ["x" * 20_000]),
+    ("command", "notes", [""] * 20_000),
+    ("command", "shell", "x" * 20_000),
+    ("code", "interpreter", "x" * 20_000),
+    ("grep", "warnings", ["x" * 300_000]),
+    ("grep", "warnings", [""] * 300_000),
+    ("list", "unreadable", ["x"] * 200_000),
+    ("glob", "note", "x" * 300_000),
+    ("read", "hash", "x" * 20_000),
+    ("read", "modified", "x" * 20_000),
+]
+
+
+@pytest.mark.statement("I8", "J2")
+@pytest.mark.parametrize(("name", "field", "flood"), REMARKS)
+def test_remarks_are_bounded(name: str, field: str, flood: Any) -> None:
+    """What stands beside the text, and is not cut with it, is no way to flood the model."""
+    tool, given, value, data = ANSWERS[name]
+    assert field in value
+    result = asyncio.run(result_of(tool, given, {**value, field: flood}, data))
+    assert result.code is Code.PROTOCOL_ERROR
+    few = flood[:1] if len(flood) > 1 else [flood[0][:1000]]
+    result = asyncio.run(result_of(tool, given, {**value, field: few}, data))
+    assert result.code is not Code.PROTOCOL_ERROR
+
+
 @pytest.mark.statement("J4")
 def test_the_audit_hears_what_it_is_there_for(heard: Heard) -> None:
     """A file that is opened by such a name is heard."""
@@ -609,6 +639,128 @@ def work(
     limits = Limits(memory="512m", cpus=1, pids=128)
     with open_work("docker", tmp_path, limits, lambda spec: replace(spec, runtime=runtime)) as one:
         yield lambda: one
+
+
+HEADLESS = """
+import ctypes, os, threading, time
+def go():
+    while True:
+        open("/workspace/beat", "a").write(".")
+        time.sleep(0.02)
+threading.Thread(target=go).start()
+while True:
+    time.sleep(0.05)
+    ctypes.CDLL(None).syscall(93 if os.uname().machine == "aarch64" else 60, 0)
+"""
+
+
+@pytest.mark.statement("I10", runsc="gVisor lists such a process as dead, and no thread of it")
+@pytest.mark.parametrize("how", ["python3 headless.py", "setsid python3 headless.py & sleep 60"])
+def test_a_process_whose_first_thread_has_ended_ends_with_its_call(hostile: Box, how: str) -> None:
+    """It is listed as dead while its other threads go on; the time-out ends it all the same."""
+    (hostile.root / "headless.py").write_text(HEADLESS)
+    beat = hostile.root / "beat"
+    beat.unlink(missing_ok=True)
+    value = hostile.run(how, 3).value
+    assert (value["timed_out"], value["notes"]) == (True, [])
+    hostile.run("true")
+    size = beat.stat().st_size
+    hostile.run("sleep 0.5")
+    assert beat.stat().st_size == size > 0
+
+
+CROWD_OF_MEGABYTES = r"""
+import ctypes, os, signal, sys, time
+if len(sys.argv) == 1:
+    large = {f"A{number}": "x" * 100_000 for number in range(10)}
+    os.execve(sys.executable, ["python3", sys.argv[0], "again"], large)
+fields = open("/proc/self/stat").read().rpartition(") ")[2].split()
+ctypes.memset(int(fields[47]), 0, int(fields[48]) - int(fields[47]))
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for _ in range(80):
+    if not os.fork():
+        os.setsid()
+        time.sleep(60)
+        os._exit(0)
+open("/workspace/crowd", "w").write("there")
+time.sleep(60)
+"""
+
+
+@pytest.mark.statement("I16", runsc="gVisor does not tell where an environment lies")
+def test_a_crowd_with_large_environments_ends_with_its_call(hostile: Box) -> None:
+    """What the agent reads of a process is little, so that it finds the call's in time."""
+    (hostile.root / "crowd.py").write_text(CROWD_OF_MEGABYTES)
+    value = hostile.run("python3 crowd.py; sleep 60", 12, grace=0.2).value
+    assert (value["timed_out"], value["notes"]) == (True, [])
+    assert (hostile.root / "crowd").read_text() == "there"
+    assert hostile.run("cat /proc/[0-9]*/cmdline | grep -c '[c]rowd.py'", 20).out == b"0\n"
+
+
+FROZEN = """
+import os, sys
+sys.path.insert(0, "/opt/executor")
+from agent import processes
+processes.IS_INIT = True
+os.mkfifo("/workspace/gate")
+pid = os.fork()
+if not pid:  # waits in the kernel until somebody opens the other end
+    action = (os.POSIX_SPAWN_OPEN, 0, "/workspace/gate", os.O_RDONLY, 0)
+    os._exit(os.waitpid(os.posix_spawn("/bin/true", ["true"], {}, file_actions=[action]), 0)[1])
+while processes.scan()[pid].state != "D":
+    pass
+look, stopped = processes.freeze()
+processes.thaw(look, stopped)
+os.close(os.open("/workspace/gate", os.O_WRONLY))
+print(pid in stopped, os.waitpid(pid, 0)[1])
+"""
+
+
+@pytest.mark.statement("I16", runsc="gVisor shows no state D")
+def test_what_waits_in_the_kernel_during_a_freeze_goes_on(hostile: Box) -> None:
+    """A process is stopped with all others, and unlike a stopped one it is woken up again."""
+    ran = hostile.run(None, 20, argv=PYTHON, script=".py", body=FROZEN.encode())
+    assert ran.out == b"False 0\n", (ran.value, ran.out, ran.err)
+
+
+@pytest.mark.statement("J7")
+def test_no_file_of_home_hides_the_worktree(hostile: Box) -> None:
+    """The agent's own programs heed no configuration that a command has left in its HOME."""
+    hostile.run("mkdir -p ~/.config/git && echo '*' > ~/.config/git/ignore; echo '*' > ~/all")
+    hostile.run("printf '[core]\\nexcludesFile = ~/all\\n' > ~/.gitconfig; echo x > seen")
+    found = hostile.request("grep", {"pattern": "x", "path": "."}).value
+    listed = hostile.request("glob", {"pattern": "se*n", "path": "."})
+    hostile.run("rm -rf ~/.config ~/.gitconfig ~/all")
+    assert (found["matches"] > 0, found["ignored"]) == (True, 0)
+    assert (listed.data, listed.value["ignored"]) == (b"seen", 0)
+
+
+@pytest.mark.statement("I13")
+def test_the_agent_needs_no_watch_of_the_kernels(tmp_path: Path) -> None:
+    """They are counted by uid over the machine, and another box may hold them all: it polls.
+
+    A regular file stands for that: the kernel refuses a watch over one.
+    """
+    file = os.open(tmp_path, os.O_TMPFILE | os.O_RDWR)
+    source, sink = os.pipe()
+    service = Service(source, sink)
+    seen: list[str] = []
+    service.watch(file, select.EPOLLIN, lambda events: seen.append("file"))
+    service.watch(source, select.EPOLLIN, lambda events: seen.append("pipe"))
+    try:
+        with pytest.raises(PermissionError):
+            service.poll.register(file, select.EPOLLIN)
+        service.step()
+        assert seen == ["file"]
+        os.write(sink, b"x")
+        service.step()
+        assert sorted(seen) == ["file", "file", "pipe"]
+        service.forget(file)
+        service.step()
+        assert seen.count("file") == 2
+    finally:
+        for descriptor in (file, source, sink):
+            os.close(descriptor)
 
 
 STORMS = {

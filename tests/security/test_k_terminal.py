@@ -8,14 +8,17 @@ import json
 import logging
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from executor.errors import EngineError
-from executor.frontends import commands
-from executor.frontends.running import log_to_stderr
+from executor.frontends import commands, running
+from executor.frontends.running import Steps, log_to_stderr, say
 from executor.model import Call
 from executor.sandbox.container import LABEL_CONTROLLER, LABEL_LOOP
 from executor.sandbox.engine import Engine
@@ -118,6 +121,62 @@ def test_progress_and_result_lines_do_not_act(machine: Machine, tmp_path: Path) 
     assert results[0]["structured"]["stdout"].startswith(EVIL)
     assert f"Unknown tool: no{TITLE}" in results[1]["content"]
     assert "task completed: done \\x1b[2J" in text
+
+
+@pytest.mark.statement("K1")
+@pytest.mark.parametrize("before", [[], ["ps"], ["shell", "x"]])
+def test_arguments_that_are_wrong_do_not_act(machine: Machine, before: list[str]) -> None:
+    """A hostile name that a shell's wildcard has put on the command line is shown as escapes."""
+    evil = EVIL.replace("\x00", "")
+    text = on_screen(machine, *before, f"x{evil}", code=2)
+    assert "\\u202e" in text
+    assert "\\x1b[2J" in text
+
+
+@pytest.mark.statement("K1")
+def test_a_second_line_is_no_sentence_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is said with a text of several lines has one beginning; the rest is set in."""
+    say(f"task completed: ok\nexecutor: loop open{TITLE}\r\nexecutor: x")
+    said = capsys.readouterr().err
+    assert said.splitlines() == [
+        "executor: task completed: ok",
+        "    executor: loop open\\x1b]0;owned\\x07",
+        "    executor: x",
+    ]
+
+
+@pytest.mark.statement("K1")
+def test_a_step_is_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text of a build in the line of progress is text: no link, no style, no fault."""
+    shown = io.StringIO()
+    console = Console(file=shown, force_terminal=True, markup=False, width=200)
+    monkeypatch.setattr(running, "err", console)
+    steps = Steps()
+    steps(f"[link=http://x]x[/link] [/none]{TITLE}", 1, 2)
+    steps.close()
+    assert "[link=http://x]x[/link] [/none]\\x1b]0;owned\\x07" in shown.getvalue()
+
+
+@pytest.mark.statement("K1")
+@pytest.mark.parametrize("kind", ["thread", "unraisable", "warning"])
+def test_what_the_interpreter_would_print_does_not_act(kind: str) -> None:
+    """A fault outside of any task, or a warning, with a box's text in it is shown as escapes."""
+    code = {
+        "thread": "import threading; threading.Thread(target=fail).start()",
+        "unraisable": "A = type('A', (), {'__del__': lambda self: fail()}); A()",
+        "warning": "import warnings; warnings.warn(evil)",
+    }[kind]
+    begin = (
+        "from executor.frontends.running import log_to_stderr; log_to_stderr()\n"
+        f"evil = {EVIL!r}\n"
+        "def fail(): raise RuntimeError(evil)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", begin + code], capture_output=True, timeout=SECONDS, check=True
+    )
+    said = done.stderr.decode()
+    assert [one for one in said if acts(one)] == []
+    assert said.startswith("executor: ") and "\\x1b]52;c;QUFB\\x07" in said
 
 
 @pytest.mark.statement("K1", "K2")

@@ -14,6 +14,7 @@ import secrets
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -335,7 +336,8 @@ class Open:
         up = self.root / "up"
         up.unlink(missing_ok=True)
         future = self.begin("run_command", command="echo > up; sleep 1000", timeout_ms=600_000)
-        wait_until(up.exists, what="the command")
+        wait_until(lambda: up.exists() or future.done(), what="the command")
+        assert not future.done(), future.result()
         return future
 
     def call(self, name: str, **given: Any) -> Result:
@@ -398,7 +400,8 @@ def test_the_box_of_a_killed_controller_ends_by_itself(runtime: str, tmp_path: P
 
 def generated(directory: Path) -> list[str]:
     """Names of boxes whose generated files are there."""
-    return [path.name for path in (directory / "state/controllers").glob("*/*")]
+    found = (directory / "state/controllers").glob("*/*")
+    return [path.name for path in found if path.is_dir()]
 
 
 def leftovers_of(directory: Path) -> list[str]:
@@ -750,14 +753,123 @@ def test_a_box_that_can_not_be_removed_is_ended_and_swept_later(
         loop_thread.run(open_.loop._seat.close())
         wait_for_end(id, PROMPTLY)
         assert id in boxes(tmp_path), "it could not be removed"
+        assert open_.controller._host is not None
+        identity = open_.controller._host.identity
+        assert [name for name in identity.left if name.startswith("executor-loop-")]
         is_willing.set()
         kept: Any = other._seat._box
         wait_until(lambda: boxes(tmp_path) == [kept.id], what="the sweep")
+        wait_until(lambda: identity.left == set(), what="forgetting it")
         assert generated(tmp_path) == [kept.name]
         fine = loop_thread.run(other.execute(Call("1", "run_command", {"command": "cat kept.txt"})))
         assert fine.content == "kept\n"
         loop_thread.run(loop_thread.stack.aclose())
     assert leftovers_of(tmp_path) == []
+
+
+@pytest.mark.statement("M3")
+@pytest.mark.parametrize("is_done", [True, False])
+def test_a_removal_that_another_hand_has_begun_is_waited_for(
+    loop_thread: LoopThread,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    is_done: bool,
+) -> None:
+    """M3: the engine says that the box is being removed already: closing waits until it is
+    gone; one that stays is not taken for gone, but told and left to the sweep."""
+    monkeypatch.setattr(engine_module, "REMOVAL_PATIENCE", LIFE if is_done else 0.3)
+
+    async def answer_first(request: Request) -> Instead | None:
+        if request.method != "DELETE":
+            return None
+        if is_done:
+            removal = ("rm", "--force", request.path.split("/")[2].split("?")[0])
+            removals.append(asyncio.create_task(asyncio.to_thread(docker, *removal)))
+        return Instead(409, "removal of this container is already in progress")
+
+    removals: list[asyncio.Task[str]] = []
+    with engine_proxy(before=answer_first) as proxy:
+        open_ = Open(loop_thread, tmp_path, proxy.address)
+        name = open_.box.name
+        loop_thread.run(open_.loop._seat.close(), LIFE)
+        if is_done:
+            assert (boxes(tmp_path), generated(tmp_path)) == ([], [])
+        else:
+            assert (len(boxes(tmp_path)), generated(tmp_path)) == (1, [name])
+        assert (f"the box {name} is left to the next sweep" in caplog.text) is not is_done
+        loop_thread.run(loop_thread.stack.aclose())
+    sweep(ENGINE, tmp_path)
+    assert leftovers_of(tmp_path) == []
+
+
+@pytest.mark.statement("M3")
+def test_an_interrupted_run_says_what_it_had_to_leave(tmp_path: Path) -> None:
+    """M3: Ctrl-C where the engine removes nothing: one line names what is left, and the next
+    sweep takes it."""
+
+    async def refuse(request: Request) -> Instead | None:
+        return Instead(500, "device or resource busy") if request.method == "DELETE" else None
+
+    root = make_worktree(tmp_path / "worktree")
+    with engine_proxy(before=refuse) as proxy:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "executor", "run", "--worktree", str(root)],
+            env={
+                **os.environ,
+                "DOCKER_HOST": proxy.address,
+                "EXECUTOR_STATE_DIR": str(tmp_path / "state"),
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdin and process.stdout
+        process.stdin.write('{"id": "1", "name": "list_directory", "input": {}}\n')
+        process.stdin.flush()
+        assert process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=LIFE)
+    assert process.returncode == 130
+    pattern = (
+        r"executor: ended by Ctrl-C; what was opened is cleaned away, but the box "
+        r"executor-loop-\w+-\w+ is left to the next sweep"
+    )
+    assert re.fullmatch(pattern, said.splitlines()[-1]), said
+    assert len(boxes(tmp_path)) == 1
+    assert len(sweep(ENGINE, tmp_path).containers) == 1
+    assert leftovers_of(tmp_path) == []
+
+
+def test_an_engine_that_never_answers_does_not_keep_the_process(tmp_path: Path) -> None:
+    """M3: what an engine was asked for and nobody waits for any more does not hold up the
+    end of the process until the request's own time is over."""
+
+    async def hold(request: Request) -> None:
+        if request.path.startswith("/containers/json"):
+            await asyncio.sleep(10 * LIFE)
+
+    script = (
+        "import asyncio, sys\n"
+        "from pathlib import Path\n"
+        "from executor.sandbox.engine import Engine\n"
+        "from executor.settings import Settings\n"
+        "async def main():\n"
+        "    settings = Settings(docker_host=sys.argv[1], state_directory=Path(sys.argv[2]))\n"
+        "    async with await Engine.connect(settings) as engine:\n"
+        "        await asyncio.wait_for(engine.list_containers({}), 0.5)\n"
+        "asyncio.run(main())\n"
+    )
+    with engine_proxy(before=hold) as proxy:
+        done = subprocess.run(
+            [sys.executable, "-c", script, proxy.address, str(tmp_path)],
+            capture_output=True,
+            text=True,
+            timeout=LIFE / 2,
+            check=False,
+        )
+    assert done.stderr.rstrip().endswith("TimeoutError"), done.stderr
 
 
 @pytest.mark.statement("M3")
