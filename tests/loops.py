@@ -56,7 +56,7 @@ class Work:
     opened: list[OpenBox] = field(default_factory=list)
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
-    def call(self, name: str, **given: Any) -> Result:
+    def call(self, name: str, /, **given: Any) -> Result:
         """The result of one call."""
         return self.thread.run(self.loop.execute(self.make(name, given)))
 

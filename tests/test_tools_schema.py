@@ -109,6 +109,59 @@ SEED: dict[str, tuple[dict[str, dict[str, Any]], list[str]]] = {
         },
         ["language", "code"],
     ),
+    "query_loop": (
+        {
+            "target_exec_id": text("Execution ID of the loop to query"),
+            "question": text("Question to ask"),
+            "timeout_ms": number("Timeout for reply (default: 30000)"),
+        },
+        ["target_exec_id", "question"],
+    ),
+    "share_data": (
+        {
+            "target_exec_ids": {
+                "type": "array",
+                "items": TEXT,
+                "description": "Execution IDs of loops to share with",
+            },
+            "data_type": text("Type of data (e.g., 'api_schema', 'config')"),
+            "data": {"description": "Data to share (JSON)"},
+        },
+        ["target_exec_ids", "data_type", "data"],
+    ),
+    "ask_user_question": ({"questions": {"type": "array"}}, ["questions"]),
+    "todo_write": (
+        {
+            "todos": {
+                "type": "array",
+                "description": "The complete list of todos (replaces existing list)",
+            }
+        },
+        ["todos"],
+    ),
+    "create_plan": (
+        {"title": TEXT, "overview": TEXT, "specs": {"type": "array"}},
+        ["title", "overview", "specs"],
+    ),
+    "create_spec": (
+        {
+            "name": TEXT,
+            "title": TEXT,
+            "overview": TEXT,
+            "phases": {"type": "array", "minItems": 3, "maxItems": 7},
+        },
+        ["name", "title", "overview", "phases"],
+    ),
+    "create_phase": (
+        {
+            "name": TEXT,
+            "title": TEXT,
+            "objective": TEXT,
+            "tasks": {"type": "array"},
+            "validation_command": TEXT,
+        },
+        ["name", "title", "objective", "tasks", "validation_command"],
+    ),
     "complete_task": (
         {"summary": text("Brief summary of what was accomplished")},
         ["summary"],
@@ -122,6 +175,11 @@ DESCRIPTIONS = {
     "glob": "Find files matching a glob pattern (e.g., **/*.rs)",
     "grep": "Search file contents with regex. Returns matching lines with context.",
     "run_command": "Execute a shell command in the worktree. Use for git, build tools, tests.",
+    "query_loop": "Ask another running loop a question. Returns their reply.",
+    "share_data": "Share data with other loops (e.g., API schemas, config values).",
+    "create_plan": "Create plan with specs. Structured output - no markdown parsing.",
+    "create_spec": "Create spec with phases. Structured output - no markdown parsing.",
+    "create_phase": "Create phase with tasks. Structured output - no markdown parsing.",
     "complete_task": "Signal that the current task/phase is complete. Only use when validation "
     "passes.",
 }
@@ -150,7 +208,7 @@ def test_schemas_are_plain(name: str) -> None:
     schema = SCHEMAS[name]
     assert schema["additionalProperties"] is False
     for part in schema["properties"].values():
-        assert part["type"] != "null" and part["description"]
+        assert part.get("type") != "null" and part["description"]
         assert not {"title", "default", "anyOf"} & part.keys()
 
 

@@ -88,18 +88,20 @@ async def todo_write(context: Context, given: TodoWrite) -> Outcome:
 class PlannedSpec(Arguments):
     """One spec of a plan."""
 
-    name: Text = Field(min_length=1)
-    title: Text
-    description: Text
-    dependencies: list[Text] | None = None
+    name: Text = Field(min_length=1, description="Unique name of the spec")
+    title: Text = Field(description="Title of the spec")
+    description: Text = Field(description="What the spec is about")
+    dependencies: list[Text] | None = Field(
+        None, description="Names of the specs that have to be done before"
+    )
 
 
 class CreatePlan(Arguments):
     """Arguments of `create_plan`."""
 
-    title: Text = Field(min_length=1)
-    overview: Text
-    specs: list[PlannedSpec]
+    title: Text = Field(min_length=1, description="Title of the plan")
+    overview: Text = Field(description="What is to be reached, and how")
+    specs: list[PlannedSpec] = Field(description="The specs of the plan, at least one")
 
 
 async def create_plan(context: Context, given: CreatePlan) -> Outcome:
@@ -117,19 +119,21 @@ async def create_plan(context: Context, given: CreatePlan) -> Outcome:
 class PlannedPhase(Arguments):
     """One phase of a spec."""
 
-    name: Text = Field(min_length=1)
-    title: Text
-    description: Text
-    validation: Text | None = None
+    name: Text = Field(min_length=1, description="Unique name of the phase")
+    title: Text = Field(description="Title of the phase")
+    description: Text = Field(description="What is done in the phase")
+    validation: Text | None = Field(None, description="How to tell that it is done")
 
 
 class CreateSpec(Arguments):
     """Arguments of `create_spec`."""
 
-    name: Text = Field(min_length=1)
-    title: Text
-    overview: Text
-    phases: Annotated[list[PlannedPhase], Field(min_length=3, max_length=7)]
+    name: Text = Field(min_length=1, description="Name of the spec")
+    title: Text = Field(description="Title of the spec")
+    overview: Text = Field(description="What is to be reached, and how")
+    phases: Annotated[list[PlannedPhase], Field(min_length=3, max_length=7)] = Field(
+        description="The phases of the spec, 3 to 7, in order"
+    )
 
 
 async def create_spec(context: Context, given: CreateSpec) -> Outcome:
@@ -143,19 +147,21 @@ async def create_spec(context: Context, given: CreateSpec) -> Outcome:
 class PlannedTask(Arguments):
     """One task of a phase."""
 
-    description: Text
-    file: Path | None = None
-    action: Literal["create", "modify", "delete"] | None = None
+    description: Text = Field(description="What is to be done")
+    file: Path | None = Field(None, description="File path relative to worktree")
+    action: Literal["create", "modify", "delete"] | None = Field(
+        None, description="What happens to the file"
+    )
 
 
 class CreatePhase(Arguments):
     """Arguments of `create_phase`."""
 
-    name: Text = Field(min_length=1)
-    title: Text
-    objective: Text
-    tasks: list[PlannedTask]
-    validation_command: Text
+    name: Text = Field(min_length=1, description="Name of the phase")
+    title: Text = Field(description="Title of the phase")
+    objective: Text = Field(description="What is to be reached")
+    tasks: list[PlannedTask] = Field(description="The tasks of the phase, in order")
+    validation_command: Text = Field(description="Command that tells whether it is done")
 
 
 async def create_phase(context: Context, given: CreatePhase) -> Outcome:
