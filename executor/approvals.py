@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
+from pydantic import BaseModel
+
 from executor.errors import Code, ConfigError, SandboxError, ToolError
 from executor.model import (
     ApprovalAnswer,
@@ -24,7 +26,7 @@ from executor.model import (
 )
 from executor.permissions import Judgement, covers, is_host, is_path, parsed
 from executor.rules import Command, Rule, Rules
-from executor.tool import Arguments, Contacts, Context, RunsCode, RunsCommand, Tool, Touches
+from executor.tool import Contacts, Context, RunsCode, RunsCommand, Tool, Touches
 
 DENIED = "User denied permission"
 MAX_DIFF = 128 << 10
@@ -44,7 +46,7 @@ def fingerprint(tool: str, arguments: Mapping[str, Any]) -> str:
 async def decide(
     tool: Tool,
     given: Mapping[str, Any],
-    arguments: Arguments,
+    arguments: BaseModel,
     context: Context,
     judgement: Judgement,
 ) -> Mapping[str, Any] | None:
@@ -149,7 +151,7 @@ def _remember(context: Context, rules: Iterable[str]) -> None:
 async def _request(
     tool: Tool,
     given: Mapping[str, Any],
-    arguments: Arguments,
+    arguments: BaseModel,
     context: Context,
     judgement: Judgement,
 ) -> ApprovalRequest:
@@ -174,7 +176,7 @@ async def _request(
     )
 
 
-def _action(tool: Tool, given: Mapping[str, Any], arguments: Arguments, context: Context) -> str:
+def _action(tool: Tool, given: Mapping[str, Any], arguments: BaseModel, context: Context) -> str:
     """What the call does, whole: command lines, code, paths and hosts, one a line."""
     lines: list[str] = []
     for action in tool.actions(context, arguments):

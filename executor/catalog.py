@@ -7,6 +7,7 @@ is wrong is reported at once, each fault with its file, its key and the mend.
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -25,9 +26,12 @@ Lane = Literal["no-net", "net", "heavy"]
 
 PACKAGED = "catalog.toml"
 
+PROJECT = ("build", "test", "validate")
+"""Tools that run a command of the project's, which a catalog may name."""
+
 _LATER = frozenset(
     {
-        *("run_command_isolated", "web_fetch", "web_search", "build", "test", "validate"),
+        *("web_fetch", "web_search"),
     }
 )
 """Tools that catalogs written for this kind of executor name and that are not built yet:
@@ -53,6 +57,23 @@ class Unit(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Param:
+    """One parameter of a command that the catalog makes a tool of.
+
+    Attributes:
+        type: of its JSON value.
+        description: for the model.
+        enum: the values that it may have; none = any.
+        is_required: False = the words of the command that need it are left out without it.
+    """
+
+    type: Literal["string", "integer", "number", "boolean"] = "string"
+    description: str = ""
+    enum: tuple[str, ...] = ()
+    is_required: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class ToolEntry:
     """What the catalog says about one tool.
 
@@ -67,6 +88,9 @@ class ToolEntry:
         description: replaces the tool's own text.
         enabled: False takes the tool away.
         unit: what the limit of the output counts; a toolset says it.
+        command: a command line of the user's; as words it makes a tool of its own, in which
+            `{name}` stands for a parameter.
+        params: of those words, by name.
     """
 
     lane: Lane
@@ -78,6 +102,13 @@ class ToolEntry:
     description: str | None = None
     enabled: bool = True
     unit: Unit = Unit.BYTES
+    command: str | tuple[str, ...] | None = None
+    params: Mapping[str, Param] = field(default_factory=dict)
+
+    @property
+    def words(self) -> tuple[str, ...] | None:
+        """The words of the command that this tool is; None = it is one of ours."""
+        return self.command if isinstance(self.command, tuple) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +165,27 @@ class LoopType:
 
     tools: tuple[str, ...]
     require_validation: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AgentEntry:
+    """What the catalog says about one type of subagents.
+
+    Attributes:
+        description: what it is good for; a model chooses by that.
+        tools: canonical or shown names of its tools; `*` = all that its loop has.
+        model: name of the model; None = the client's own.
+        mode: permission mode; a narrower one of its loop holds instead. None = its loop's.
+        isolation: `copy`, a worktree of its own that is merged back; `read-only`, its loop's.
+        prompt: what it is told of itself, before its task.
+    """
+
+    description: str
+    tools: tuple[str, ...] = ("*",)
+    model: str | None = None
+    mode: str | None = None
+    isolation: Literal["copy", "read-only"] = "copy"
+    prompt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +269,7 @@ class Catalog:
         hooks: commands around each call, in order.
         prompts: what a plan may ask for, in lower case → the rules that allow it.
         spill: how much is kept of long outputs.
+        agents: types of subagents, by name.
     """
 
     tools: Mapping[str, ToolEntry]
@@ -228,6 +281,7 @@ class Catalog:
     hooks: tuple[HookEntry, ...] = ()
     prompts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     spill: SpillLimits = SpillLimits()
+    agents: Mapping[str, AgentEntry] = field(default_factory=dict)
 
     def loop_spec(self, worktree: Path | str, **given: Any) -> LoopSpec:
         """A specification from the `[loop]` defaults; what is given and not None wins.
@@ -242,8 +296,18 @@ class Catalog:
             **(given.get("environment") or {}),
         }
         values["add_dirs"] = tuple(values.get("add_dirs", ()))
+        values["skills"] = tuple(values.get("skills", ()))
         limits = {name: values.pop(name) for name in _LIMIT_NAMES & values.keys()}
         return LoopSpec(worktree=worktree, limits=Limits(**limits), **values)
+
+    def require_toolset(self, name: str) -> None:
+        """Look whether there is such a toolset.
+
+        Raises:
+            ConfigError: there is none; names what there is.
+        """
+        if name not in self.toolsets:
+            raise ConfigError(f"toolset: there is no {name!r}{_instead(name, self.toolsets)}")
 
     def faults(self, spec: LoopSpec) -> list[str]:
         """What this catalog finds wrong with a specification, one sentence each."""
@@ -285,6 +349,13 @@ class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+class _ParamTable(_Table):
+    type: Literal["string", "integer", "number", "boolean"] | None = None
+    description: Annotated[str, Field(min_length=1)] | None = None
+    enum: _Names | None = None
+    required: bool | None = None
+
+
 class _ToolTable(_Table):
     lane: Lane | None = None
     access: Literal["read", "write", "exec", "network", "session"] | None = None
@@ -294,9 +365,13 @@ class _ToolTable(_Table):
     keep: Literal["start", "end", "both"] | None = None
     description: Annotated[str, Field(min_length=1)] | None = None
     enabled: bool | None = None
+    command: str | list[str] | None = None
+    params: dict[str, _ParamTable] | None = None
 
 
 class _ToolsetTable(_Table):
+    base: str | None = None
+    tools: _Names | None = None
     line_separator: Annotated[str, Field(min_length=1, max_length=8)] | None = None
     merge_stderr: bool | None = None
     reads: Literal["iteration", "loop"] | None = None
@@ -310,6 +385,15 @@ class _ToolsetTable(_Table):
 class _LoopTypeTable(_Table):
     tools: _Names
     require_validation: bool | None = None
+
+
+class _AgentTable(_Table):
+    description: Annotated[str, Field(min_length=1)] | None = None
+    tools: _Names | None = None
+    model: Annotated[str, Field(min_length=1)] | None = None
+    mode: Literal["default", "plan", "acceptEdits", "bypass"] | None = None
+    isolation: Literal["copy", "read-only"] | None = None
+    prompt: str | None = None
 
 
 class _LoopTable(_Table):
@@ -331,6 +415,8 @@ class _LoopTable(_Table):
     environment: dict[str, str] | None = None
     uid: int | None = None
     add_dirs: list[str] | None = None
+    skills: list[str] | None = None
+    worktree_skills: bool | None = None
     tenant: str | None = None
     seccomp: Literal["standard", "strict"] | None = None
     quota: Literal["none", "watch", "loop-ext4"] | None = None
@@ -374,6 +460,7 @@ class _File(_Table):
     spill: _SpillTable = _SpillTable()
     hooks: list[_HookTable] = []
     prompts: dict[str, _Names] = {}
+    agents: dict[str, _AgentTable] = {}
 
 
 _TABLES: dict[str, type[_Table]] = {
@@ -381,6 +468,7 @@ _TABLES: dict[str, type[_Table]] = {
     "toolsets": _ToolsetTable,
     "loop_types": _LoopTypeTable,
     "hooks": _HookTable,
+    "agents": _AgentTable,
 }
 _SINGLE: dict[str, type[_Table]] = {
     "loop": _LoopTable,
@@ -436,20 +524,13 @@ def parse(sources: Sequence[tuple[str, str]]) -> Catalog:
 
 
 def _build(merged: Mapping[str, Any]) -> Catalog:
-    tools = {
-        name: ToolEntry(
-            **{
-                **entry,
-                "access": Access(entry["access"]),
-                "keep": Keep(entry.get("keep", Keep.START)),
-            }
-        )
-        for name, entry in merged["tools"].items()
-        if name not in _LATER
-    }
+    tools = {name: _tool(entry) for name, entry in merged["tools"].items() if name not in _LATER}
     return Catalog(
         tools=tools,
-        toolsets={name: _toolset(entry) for name, entry in merged["toolsets"].items()},
+        toolsets={
+            name: _toolset(_merge(merged["toolsets"].get(entry.get("base"), {}), entry))
+            for name, entry in merged["toolsets"].items()
+        },
         loop_types={
             name: LoopType(tuple(entry["tools"]), entry.get("require_validation", False))
             for name, entry in merged["loop_types"].items()
@@ -462,11 +543,54 @@ def _build(merged: Mapping[str, Any]) -> Catalog:
             text.strip().lower(): tuple(rules) for text, rules in merged.get("prompts", {}).items()
         },
         spill=_spill(merged.get("spill", {})),
+        agents={
+            name: AgentEntry(**{**entry, "tools": tuple(entry.get("tools", ("*",)))})
+            for name, entry in merged.get("agents", {}).items()
+            if "description" in entry
+        },
+    )
+
+
+_OWN = {
+    "lane": "no-net",
+    "access": "exec",
+    "timeout_ms": 120_000,
+    "max_output_bytes": 30_000,
+    "keep": "both",
+}
+"""What holds for a tool of the user's that does not say it."""
+
+
+def _tool(entry: Mapping[str, Any]) -> ToolEntry:
+    command = entry.get("command")
+    if isinstance(command, list):
+        entry = {**_OWN, **entry, "command": tuple(command)}
+    given = {
+        **entry,
+        "access": Access(entry["access"]),
+        "keep": Keep(entry.get("keep", Keep.START)),
+        "params": {name: _param(table) for name, table in entry.get("params", {}).items()},
+    }
+    return ToolEntry(**given)
+
+
+def _param(table: Mapping[str, Any]) -> Param:
+    return Param(
+        table.get("type", "string"),
+        table.get("description", ""),
+        tuple(table.get("enum", ())),
+        table.get("required", True),
     )
 
 
 def _toolset(entry: Mapping[str, Any]) -> ToolsetEntry:
-    return ToolsetEntry(**{**entry, "unit": Unit(entry.get("unit", Unit.BYTES))})
+    tools = entry.get("tools")
+    given = {
+        **entry,
+        "unit": Unit(entry.get("unit", Unit.BYTES)),
+        "tools": None if tools is None else tuple(tools),
+    }
+    return ToolsetEntry(**given)
 
 
 def _spill(entry: Mapping[str, Any]) -> SpillLimits:
@@ -552,6 +676,8 @@ def _known_keys(location: Sequence[int | str]) -> Iterable[str]:
         return _File.model_fields
     if location[0] in _SINGLE:
         return _SINGLE[str(location[0])].model_fields
+    if location[2:3] == ("params",):
+        return _ParamTable.model_fields
     return _TABLES[str(location[0])].model_fields
 
 
@@ -595,19 +721,75 @@ def _name_faults(table: Mapping[str, Any], base: Mapping[str, Any]) -> list[str]
         if not isinstance(tables, Mapping):
             continue
         for name, given in tables.items():
-            if name not in base[kind] and name not in later:
-                found.append(f"{kind}.{name}: unknown name{_instead(name, base[kind])}")
+            if _is_own(kind, name, given, base):
+                found += _own_faults(kind, name, given, base)
+            elif name not in base[kind] and name not in later:
+                own = "command" if kind == "tools" else "base"
+                found.append(
+                    f"{kind}.{name}: unknown name{_instead(name, base[kind])}; one of your own "
+                    f"needs {own}"
+                )
             elif kind == "tools" and name not in later and isinstance(given, Mapping):
                 found += _idle_faults(name, given, base[kind][name])
     return found
+
+
+def _is_own(kind: str, name: str, given: Any, base: Mapping[str, Any]) -> bool:
+    """Does a table make a tool or a toolset of the user's own?"""
+    if name in base[kind] or not isinstance(given, Mapping):
+        return False
+    if kind == "toolsets":
+        return "base" in given
+    return name not in _LATER and ("command" in given or "params" in given)
+
+
+def _own_faults(
+    kind: str, name: str, given: Mapping[str, Any], base: Mapping[str, Any]
+) -> list[str]:
+    """What is wrong with a tool or a toolset of the user's own."""
+    if _OWN_NAME.fullmatch(name) is None:
+        return [f"{kind}.{name}: is no name; write letters, digits, _ and -, at most 64"]
+    if kind == "toolsets":
+        if given["base"] in base[kind]:
+            return []
+        return [f"{kind}.{name}.base: there is no toolset {given['base']!r}"
+                f"{_instead(str(given['base']), base[kind])}"]  # fmt: skip
+    return [f"{kind}.{name}.{fault}" for fault in _command_faults(given)]
+
+
+_OWN_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+"""Where a parameter stands in a word of a command."""
+
+
+def _command_faults(given: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the command of a tool of the user's own."""
+    command, params = given.get("command"), given.get("params", {})
+    if not isinstance(command, list) or not command or not isinstance(params, Mapping):
+        return ['command: write a list of words, for example ["deploy.sh", "{environment}"]']
+    used = {name for word in command for name in PLACEHOLDER.findall(str(word))}
+    if PLACEHOLDER.search(str(command[0])):
+        return ["command: its first word is the program and can't come from the model"]
+    names = [name for name in params if PLACEHOLDER.fullmatch(f"{{{name}}}") is None]
+    return [
+        *(f"command: there is no parameter {name!r}; add it to params"
+          for name in sorted(used - params.keys())),
+        *(f"params.{name}: is not used in command" for name in sorted(params.keys() - used)),
+        *(f"params.{name}: is no name; write letters, digits and _" for name in names),
+    ]  # fmt: skip
 
 
 def _idle_faults(name: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
     """Keys that mean something for some tools only."""
     return [
         f"tools.{name}.{key}: has no effect for this tool; leave it out"
-        for key in ("keep", "max_timeout_ms")
-        if key in given and key not in known
+        for key in ("keep", "max_timeout_ms", "command", "params")
+        if key in given and key not in known and not (key == "command" and name in PROJECT)
+    ] + [
+        f'tools.{name}.command: is {_shown(given["command"])}; write one line, for example '
+        '"make check"'
+        for _ in range(name in PROJECT and "command" in given)
+        if not isinstance(given["command"], str)
     ]
 
 
@@ -634,6 +816,16 @@ def _sense_faults(merged: Mapping[str, Any], table: Mapping[str, Any], first: bo
             for tool in entry.get("limits", ())
             if tool not in merged["tools"]
         ]
+        found += [
+            f"toolsets.{name}.tools: there is no tool {tool!r}{_instead(tool, merged['tools'])}"
+            for tool in entry.get("tools", ())
+            if tool not in merged["tools"] or tool in _LATER
+        ]
+    found += [
+        f"agents.{name}.description: is missing; say what such agents are good for"
+        for name, entry in merged.get("agents", {}).items()
+        if "description" not in entry
+    ]
     if first or "loop" in table:
         found += _loop_faults(merged)
     if "spill" in table:

@@ -26,12 +26,14 @@ from typing import Any, Protocol, TypeAlias
 
 from executor import results, toolsets
 from executor.audit import AuditLog
+from executor.background import Listed
 from executor.catalog import Catalog, load
 from executor.coordination import Coordinator, LocalCoordinator, Member, Message
 from executor.errors import Code, ConfigError, EngineError, SandboxError, StreamBroken, ToolError
 from executor.hooks import Hooks
 from executor.model import (
     MOUNT,
+    Access,
     Artifact,
     Call,
     CallStarted,
@@ -78,6 +80,8 @@ from executor.tool import (
     Surroundings,
     Tool,
 )
+from executor.tools.background import AWAIT, listed
+from executor.tools.projects import VALIDATE
 from executor.turn import MAX_QUEUED_EVENTS, Crew, Feed, Turn
 
 DAY = 86400.0
@@ -154,6 +158,7 @@ class Loop:
         self.session = Session()
         self.session.mode = spec.mode
         self.session.rules = rules_of(spec, catalog, company.tools)
+        self.session.background.announce = self._announce
         self.registry: Registry = toolsets.registry(spec.toolset, catalog, spec.limits)
         toolset = catalog.toolsets[spec.toolset]
         for tool in company.tools:
@@ -187,6 +192,7 @@ class Loop:
             depth=spec.depth,
             chain_id=spec.chain_id or self.exec_id,
             spill=spill,
+            runtime=spec.runtime,
             added=tuple(
                 Added(one.mount, _names_of(one.path), one.is_writable) for one in spec.directories
             ),
@@ -286,6 +292,15 @@ class Loop:
             ConfigError: it is no rule.
         """
         self.session.rules = self.session.rules.allowing(rule)
+
+    async def tasks(self) -> tuple[Listed, ...]:
+        """What goes on beside the calls: background tasks, those that have ended too, and what
+        calls that have ended left running. `kill_shell` ends each of them by its id.
+
+        Raises:
+            SandboxError: the box was lost meanwhile.
+        """
+        return await listed(self._surroundings, is_open=self._seat.is_open)
 
     def queued(self) -> tuple[str, ...]:
         """Texts that tools want said in the host's next turn; taken once."""
@@ -501,7 +516,20 @@ class Loop:
             return Answered(self._time_is_over(call))
         with self._seat.in_use():
             answered = await self.pipeline.answer(call, self._surroundings, tell, left, turn_id)
+        self._invalidate(answered, turn_id)
         return replace(answered, result=self._outlook(call, answered.result))
+
+    def _invalidate(self, answered: Answered, turn_id: str) -> None:
+        """What was validated has to be validated again once something may have changed it."""
+        use = answered.use
+        if self.session.validated is None or use is None or use.canonical == VALIDATE:
+            return
+        tool = self.registry.get(use.tool)
+        has_run = answered.has_mutated or (tool is not None and tool.access is Access.EXEC)
+        if has_run and use.is_mutating:
+            intent = self._foreseen(Call(use.call_id, use.tool, use.input), turn_id)
+            if intent.writes_all or intent.writes_somewhere:
+                self.session.validated = None
 
     def _outlook(self, call: Call, result: Result) -> Result:
         """The result of a call, with what the loop has to know about its box."""
@@ -543,6 +571,7 @@ class Loop:
     @contextlib.asynccontextmanager
     async def _opened(self) -> AsyncIterator[Loop]:
         async with AsyncExitStack() as stack:
+            stack.push_async_callback(self.session.background.close)
             stack.push_async_callback(self._seat.close)
             await self._seat.open()
             watch = asyncio.create_task(self._end_in_time())
@@ -579,7 +608,7 @@ class _Seat:
     """The loop's place for a box. A box that is gone is replaced when a call needs one.
 
     It goes when it is lost, and when no call has been running for `Limits.idle_seconds`.
-    What runs in the background is no call: it goes with the box.
+    A background task counts as a call; what a call left running does not, and goes with the box.
 
     Attributes:
         replaced: how many boxes are gone and replaced.
@@ -606,6 +635,11 @@ class _Seat:
     @property
     def capabilities(self) -> dict[str, Any]:
         return self._box.capabilities if self._box is not None else {}
+
+    @property
+    def is_open(self) -> bool:
+        """There is a box, and it lives."""
+        return self._box is not None and self._box.error is None
 
     @property
     def name(self) -> str:
@@ -661,7 +695,9 @@ class _Seat:
         box = self._box
         if box is None or box.error is not None:
             box = await self.open()
-        return await box.request(op, arguments, body, timeout=timeout, on_output=on_output)
+        # A background task is use of the box after its call, too.
+        with self.in_use() if op == AWAIT else contextlib.nullcontext():
+            return await box.request(op, arguments, body, timeout=timeout, on_output=on_output)
 
     async def open(self) -> OpenBox:
         """The open box, after opening one if there is none. Callers at once share it.

@@ -6,6 +6,9 @@ ExecutorError
 │   └── ForbiddenMount      a directory that no sandbox may write
 ├── ToolError              becomes the error result of one call
 ├── StreamBroken           a model's stream ended before its message did
+├── ModelError             a model that was asked gave no reply
+│   ├── ModelRefused        the same request would fail again
+│   └── ModelUnavailable    nothing answers, or not in time
 └── SandboxError           the container is thrown away
     ├── EngineError        the engine refused or failed
     │   ├── EngineUnavailable   nothing answers
@@ -114,6 +117,26 @@ class ToolError(ExecutorError):
         self.code = code
         self.details: dict[str, Any] | None = dict(details) if details is not None else None
         super().__init__(message)
+
+
+class ModelError(ExecutorError):
+    """A model that was asked gave no reply.
+
+    Attributes:
+        status: of HTTP; None = there was no answer, or it came as part of a stream.
+    """
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        self.status = status
+        super().__init__(message)
+
+
+class ModelRefused(ModelError):
+    """The far end does not take the request; the same one would fail again."""
+
+
+class ModelUnavailable(ModelError):
+    """Nothing answers, or not in time, however often it was tried."""
 
 
 class StreamBroken(ExecutorError):

@@ -470,8 +470,9 @@ class Limits:
         disk_bytes: bytes that the loop may add to its worktree (see `LoopSpec.quota`).
         disk_files: files and directories that it may add.
         idle_seconds: seconds without a call after which the box is given back; the next
-            call opens a new one. A call counts for as long as it runs; what it left running
-            in the background does not, and ends with the box. None = never.
+            call opens a new one. A call counts for as long as it runs, and so does a
+            background task; what a call left running by itself does not, and ends with the
+            box. None = never.
     """
 
     memory: int | str = "4g"
@@ -591,6 +592,8 @@ class LoopSpec:
         agent_id: set for subagents.
         depth: how many agents are above this one.
         chain_id: the same for a loop and all its subagents; made when absent.
+        tools: canonical names of all tools that it has, of those that its type allows; None =
+            all of them.
         add_dirs: directories beside the worktree, read-only unless they say otherwise; as
             text `DIR`, `DIR:ro` or `DIR:rw`. Limits of disk space don't count them.
     """
@@ -618,6 +621,7 @@ class LoopSpec:
     agent_id: str | None = None
     depth: int = 0
     chain_id: str | None = None
+    tools: tuple[str, ...] | None = None
     add_dirs: tuple[Directory | Path | str, ...] = ()
 
     @property

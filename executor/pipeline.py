@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from pydantic import BaseModel
+
 from executor import approvals, results
 from executor.errors import Code, SandboxError, ToolError
 from executor.hooks import Hooks, Use
@@ -17,7 +19,6 @@ from executor.model import Call, Event, Result, Warned
 from executor.permissions import Judgement, Verdict, judge
 from executor.text import one_line
 from executor.tool import (
-    Arguments,
     Context,
     Modifier,
     Outcome,
@@ -98,7 +99,7 @@ class Pipeline:
             return tool.unavailable(loop)
         return reason
 
-    def foreseen(self, call: Call) -> tuple[Tool, Arguments] | None:
+    def foreseen(self, call: Call) -> tuple[Tool, BaseModel] | None:
         """The tool and the checked arguments of a call; None = it will be refused anyway.
 
         What a tool itself says of its being unavailable may change within the turn, and is
@@ -168,13 +169,17 @@ class Pipeline:
     # Stages 2 and 3. Nobody is asked about a call that can't be run.
     async def _permitted(
         self, tool: Tool, given: Mapping[str, Any], context: Context
-    ) -> tuple[Arguments, Mapping[str, Any]]:
+    ) -> tuple[BaseModel, Mapping[str, Any]]:
         """The arguments that may run, checked and as given."""
         approved: str | None = None
+        is_approvers = False
         for _ in range(MAX_ROUNDS):
             _refuse_whole(tool, context)
-            arguments = tool.parse(given)
+            arguments = tool.parse(given, is_approvers=is_approvers)
             context.judged = None
+            if tool.prepare is not None and (more := await tool.prepare(context, arguments)):
+                given = {**given, **more}
+                arguments = tool.parse(given, is_approvers=is_approvers)
             judgement = await judge(tool, arguments, context)
             if judgement.verdict is Verdict.DENY:
                 raise _denied(tool, judgement)
@@ -184,6 +189,7 @@ class Pipeline:
                     modified = await approvals.decide(tool, given, arguments, context, judgement)
                     if modified is not None:
                         given, approved = modified, approvals.fingerprint(tool.name, modified)
+                        is_approvers = True
                         continue
                     approved = fingerprint
             if not self.hooks:
@@ -191,7 +197,7 @@ class Pipeline:
             replaced = await self.hooks.before(Use.of(tool, given, context))
             if replaced is None:
                 return arguments, given
-            given = replaced
+            given, is_approvers = replaced, False
         raise ToolError(
             Code.REJECTED,
             f"The arguments of {tool.name} were changed {MAX_ROUNDS} times by hooks or approvers "
@@ -200,7 +206,7 @@ class Pipeline:
 
     # Stage 4.
     async def _executed(
-        self, tool: Tool, context: Context, arguments: Arguments, use: Use
+        self, tool: Tool, context: Context, arguments: BaseModel, use: Use
     ) -> Outcome:
         if not self.hooks:
             return await results.fitted(await tool.run(context, arguments), context)

@@ -168,6 +168,10 @@ def _declared(tool: Tool, arguments: Any, context: Context) -> Intent:
             intent = replace(intent, reads_all=True, writes_all=True)
         elif isinstance(action, RunsCommand):
             intent = _with_command(intent, action, context.cwd)
+    if getattr(arguments, "run_in_background", None):
+        # The calls behind it may be about the task.
+        order = Order.BARRIER if intent.order is Order.BARRIER else Order.UNSAFE
+        intent = replace(intent, order=order, beside=SESSION)
     return intent
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
+from executor.background import Background
 from executor.model import MOUNT, Artifact, Todo
 from executor.rules import Rules
 
@@ -50,6 +51,7 @@ class Session:
         todos: the model's own list.
         artifacts: plans, specs and phases that it made.
         queued: texts that tools want said in the host's next turn.
+        background: what goes on beside its calls.
         validated: the last `validate` passed and nothing was changed since; None = none ran.
     """
 
@@ -62,6 +64,7 @@ class Session:
         self.todos: tuple[Todo, ...] = ()
         self.artifacts: list[Artifact] = []
         self.queued: list[str] = []
+        self.background = Background()
         self.validated: bool | None = None
         self._running: set[asyncio.Task[None]] = set()
         self._files: dict[str, Identity] = {}

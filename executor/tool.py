@@ -359,6 +359,8 @@ class Surroundings:
         agent_id, depth, chain_id: see `LoopSpec`.
         state: a place of their own for tools that a user registered, by any key.
         added: directories that the loop has beside its worktree.
+        runtime: name of the engine's runtime for its boxes; None = the engine's default.
+        read_only: its worktree can't be changed.
         reach: which paths of the box its tools take.
     """
 
@@ -385,6 +387,8 @@ class Surroundings:
     chain_id: str = ""
     state: dict[str, Any] = field(default_factory=dict)
     added: tuple[Added, ...] = ()
+    runtime: str | None = None
+    read_only: bool = False
 
     reach: Reach = field(init=False)
 
@@ -478,7 +482,14 @@ class Context:
         Raises:
             ToolError: INVALID_PATH; PERMISSION_DENIED, it is only for reading.
         """
-        return self.loop.reach.to_write(text, self._base)
+        path = self.loop.reach.to_write(text, self._base)
+        if self.loop.read_only and not path.startswith("/"):
+            raise ToolError(
+                Code.PERMISSION_DENIED,
+                f"The path {text!r} can't be changed: the worktree is read-only here. Say in your "
+                "answer what should be changed.",
+            )
+        return path
 
     @property
     def _base(self) -> str:
@@ -527,6 +538,7 @@ class Context:
 
 Run: TypeAlias = Callable[[Context, Any], Awaitable[Outcome]]
 Actions: TypeAlias = Callable[[Context, Any], Sequence[Action]]
+Prepare: TypeAlias = Callable[[Context, Any], Awaitable[Mapping[str, Any]]]
 
 
 def no_actions(context: Context, given: Any) -> Sequence[Action]:
@@ -553,12 +565,16 @@ class Tool:
         unavailable: why a loop does not have the tool; None = it has it.
         mutates: it may change the worktree; None = as its access says.
         describe: the description, made for one loop; None = `description` is it.
+        approved_arguments: checks arguments that an approver gave instead of the model's, if
+            they may be more than those.
+        prepare: what it adds to the arguments by what it finds in the box, before the call is
+            judged: so rules, approvers and hooks see what will run.
     """
 
     name: str
     description: str
     schema: Mapping[str, Any]
-    arguments: type[Arguments]
+    arguments: type[BaseModel]
     run: Run
     canonical: str
     entry: ToolEntry
@@ -569,6 +585,8 @@ class Tool:
     unavailable: Callable[[Surroundings], str | None] | None = None
     mutates: bool | None = None
     describe: Callable[[Surroundings], str] | None = None
+    approved_arguments: type[BaseModel] | None = None
+    prepare: Prepare | None = None
 
     @property
     def access(self) -> Access:
@@ -582,20 +600,27 @@ class Tool:
             return self.mutates
         return self.access in (Access.WRITE, Access.EXEC)
 
-    def parse(self, given: Any) -> Arguments:
+    def parse(self, given: Any, *, is_approvers: bool = False) -> BaseModel:
         """Arguments as the model gave them → checked ones.
 
         Null for an optional argument counts as absent; `create_dirs` counts as
         `createDirs`.
+
+        Args:
+            given: the arguments.
+            is_approvers: it was an approver who gave them.
 
         Raises:
             ToolError: INVALID_ARGUMENTS, with every fault and the names of the fields.
         """
         if not isinstance(given, Mapping):
             raise self._refusal([("input", "must be an object of arguments")])
-        spelled = _SPELLINGS.get(self.arguments)
+        arguments = self.arguments
+        if is_approvers and self.approved_arguments is not None:
+            arguments = self.approved_arguments
+        spelled = _SPELLINGS.get(arguments)
         if spelled is None:
-            spelled = _SPELLINGS[self.arguments] = _spellings(self.arguments)
+            spelled = _SPELLINGS[arguments] = _spellings(arguments)
         if spelled and not spelled.keys().isdisjoint(given):
             given = self._respelled(given, spelled)
         if None in given.values():
@@ -606,7 +631,7 @@ class Tool:
                 if value is not None or name in required
             }
         try:
-            return self.arguments.model_validate(given)
+            return arguments.model_validate(given)
         except ValidationError as error:
             raise self._refusal([self._fault(item) for item in error.errors()]) from None
 
@@ -635,12 +660,13 @@ class Tool:
         return name, _fault_text(item)
 
 
-_SPELLINGS: dict[type[Arguments], dict[str, str]] = {}
+_SPELLINGS: dict[type[BaseModel], dict[str, str]] = {}
 
 
-def _spellings(arguments: type[Arguments]) -> dict[str, str]:
+def _spellings(arguments: type[BaseModel]) -> dict[str, str]:
     """snake_case spelling → the shown one, for the arguments shown in camelCase."""
-    shown = [info.alias for info in arguments.model_fields.values() if info.alias is not None]
+    aliases = [info.alias or "" for info in arguments.model_fields.values()]
+    shown = [alias for alias in aliases if alias.isidentifier()]
     return {_snake(name): name for name in shown if _snake(name) != name}
 
 
@@ -686,13 +712,13 @@ def _named(value: Any) -> str:
     return "a list" if isinstance(value, list) else "an object"
 
 
-def schema_of(arguments: type[Arguments]) -> dict[str, Any]:
+def schema_of(arguments: type[BaseModel]) -> dict[str, Any]:
     """The JSON Schema that models are shown: no titles, no nulls, no defaults, no references."""
     return copy.deepcopy(_made_schema(arguments))
 
 
 @functools.cache
-def _made_schema(arguments: type[Arguments]) -> dict[str, Any]:
+def _made_schema(arguments: type[BaseModel]) -> dict[str, Any]:
     """Made once: it takes pydantic longer than an engine takes to answer."""
     raw = arguments.model_json_schema(by_alias=True)
     return _plain(raw, raw.get("$defs", {}))

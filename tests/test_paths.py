@@ -19,10 +19,13 @@ from executor.errors import Code, ConfigError, ToolError
 from executor.model import MOUNT, PLANS, RESULTS, Call, Directory, LoopSpec, Result
 from executor.paths import Added, Reach
 from executor.sandbox import targets
+from executor.sandbox.container import Beside, create_request
+from executor.sandbox.inspection import read_back_faults
 from executor.sandbox.ownership import open_beside
 from executor.settings import Settings
 from tests.conftest import LIMITS, RUNTIME, UID, make_worktree
 from tests.driver import LoopThread
+from tests.sandbox.tiny import plan
 from tests.test_catalog import TEXT
 
 PLAN = f"{PLANS}/x.md"
@@ -251,6 +254,32 @@ def test_links_of_an_image_are_looked_for_where_directories_are_added() -> None:
     places = targets.places([], ["/workspaces/lib"])
     assert {"/workspaces", "/workspaces/lib"} <= set(places)
     assert targets.link_faults("x", {"/workspaces": "/workspace/a"})
+
+
+def test_what_is_added_and_kept_is_mounted_as_it_is_asked_for() -> None:
+    """Kept outputs and directories for reading are read-only, and one that is not is found."""
+    beside = (
+        Beside(Path("/srv/lib"), "/workspaces/lib", read_only=True),
+        Beside(Path("/srv/out"), "/workspaces/out", read_only=False, git=Path("/s/git-file")),
+    )
+    request = create_request(plan(results=Path("/s/results"), beside=beside))
+    mounts = {one["Target"]: one for one in request["HostConfig"]["Mounts"]}
+    made = {
+        RESULTS: ("/s/results", True),
+        "/workspaces/lib": ("/srv/lib", True),
+        "/workspaces/out": ("/srv/out", False),
+        "/workspaces/out/.git": ("/s/git-file", True),
+    }
+    for target, (source, read_only) in made.items():
+        assert (mounts[target]["Source"], mounts[target]["ReadOnly"]) == (source, read_only)
+        assert mounts[target]["BindOptions"]["Propagation"] == "rprivate"
+    said = [
+        {"Type": "bind", "Source": source, "Destination": target, "RW": True}
+        for target, (source, _) in made.items()
+    ]
+    faults = read_back_faults(request, {"Mounts": said})
+    for target, (_, read_only) in made.items():
+        assert (f"Mounts: {target} has RW=True" in faults) is read_only
 
 
 # ─── in a real box ──────────────────────────────────────────────────────────────────

@@ -338,12 +338,9 @@ def write(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps
 
 
 def edit(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
-    """Replace a piece of text in a file whose content the caller knows."""
+    """Replace pieces of text in a file whose content the caller knows: all of them, or none."""
     path = workspace.spelled_out(arguments["path"])
-    split: int = arguments["old"]
-    old, new = body[:split], body[split:]
-    everywhere: bool = arguments.get("replace_all", False)
-    text.require_old(old)
+    steps = _steps(arguments, body)
     with workspace.failures(path):
         _require_file_name(path)
         with workspace.locate(path, follow=True) as place:
@@ -358,7 +355,7 @@ def edit(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
                 data = yield from _contents(fd, EDIT_LIMIT)
                 if (yield from _digest(data)) != arguments.get("expect"):
                     raise _changed(path)
-                edited = yield from _edited(data, old, new, everywhere)
+                edited = yield from _edited_by(data, steps)
                 yield from _save(place, path, edited.text, (fd, before))
             finally:
                 os.close(fd)
@@ -366,11 +363,53 @@ def edit(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
     reply = {
         "replacements": edited.replacements,
         "first_line": edited.first_line,
+        "original_size": len(data),
         "size": len(edited.text),
         "hash": (yield from _digest(edited.text)),
         "key": key,
     }
     return reply, b""
+
+
+def _steps(arguments: dict[str, Any], body: bytes) -> list[tuple[bytes, bytes, bool]]:
+    """The edits: what is replaced, by what, and everywhere?
+
+    `edits` has the sizes of both texts of each, which follow each other in the body.
+    """
+    if "edits" not in arguments:
+        split: int = arguments["old"]
+        steps = [(body[:split], body[split:], bool(arguments.get("replace_all", False)))]
+    else:
+        steps = []
+        position = 0
+        for old, new, everywhere in arguments["edits"]:
+            middle = position + old
+            steps.append((body[position:middle], body[middle : middle + new], bool(everywhere)))
+            position = middle + new
+    for step in steps:
+        text.require_old(step[0])
+    return steps
+
+
+def _edited_by(
+    data: bytes, steps: list[tuple[bytes, bytes, bool]]
+) -> Generator[None, Any, text.Edited]:
+    """The content after all edits, one after the other."""
+    replacements = first_line = 0
+    for number, (old, new, everywhere) in enumerate(steps, 1):
+        try:
+            edited = yield from _edited(data, old, new, everywhere)
+        except Failure as failure:
+            if len(steps) == 1:
+                raise
+            said = f"Edit {number} of {len(steps)}: {failure.message} Nothing was changed."
+            raise Failure(failure.code, said, failure.details) from None
+        data = edited.text
+        replacements += edited.replacements
+        first_line = first_line or edited.first_line
+        if number < len(steps) and len(data) > EDIT_LIMIT:
+            raise Failure("TOO_LARGE", f"Edit {number} makes the file too large to go on with it.")
+    return text.Edited(data, replacements, first_line)
 
 
 def _edited(

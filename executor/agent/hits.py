@@ -23,6 +23,8 @@ _MAX_WARNINGS = 20
 
 _RECORD = re.compile(rb"([^\0]+)\0(\d+)(?::(\d+):|-)([^\n]*)\n")
 _RECORD_START = re.compile(rb"([^\0]+)\0(\d+)(?::(\d+):|-)")
+_NAMED = re.compile(rb"([^\0]+)\0")
+_COUNTED = re.compile(rb"([^\0]+)\0(\d+)\n")
 _BINARY = re.compile(
     rb"\./(.*?): binary file matches \(found \"\\0\" byte around offset \d+\)\n", re.DOTALL
 )
@@ -254,8 +256,10 @@ class Hits:
         self._last_line = number
         if column is not None:
             self._last_match = number
-        mark = b"-%d-" if column is None else b":%d:"
-        text = file.label + mark % number + line.replace(b"\0", b"")
+        mark = b"-" if column is None else b":"
+        if options.numbers:
+            mark += b"%d" % number + mark
+        text = file.label + mark + line.replace(b"\0", b"")
         file.add(column is not None, text, options.max_bytes, clipped=clipped)
 
     def _end_file(self) -> None:
@@ -348,3 +352,118 @@ class Hits:
         if rest <= 0:
             return warnings
         return [*warnings[: _MAX_WARNINGS - 1], f"and {rest + 1} more warnings"]
+
+
+class Names:
+    """ripgrep's names of files with matches → the lines to show, sorted by path.
+
+    The same as `Hits` where no lines of the files are shown: only names, or how many lines of
+    each match.
+
+    Attributes:
+        read: bytes taken.
+        warnings: what went wrong, for the model.
+    """
+
+    def __init__(self, options: Options, name_filter: Filter, prefix: str = "") -> None:
+        self._options = options
+        self._filter = name_filter
+        self._prefix = prefix
+        self._counts = options.show == "counts"
+        self._record = _COUNTED if self._counts else _NAMED
+        self._rest = b""
+        self._found: list[tuple[bytes, int]] = []
+        self._files = self._matches = self._size = self._work = 0
+        self._more_warnings = 0
+        self._partial = False
+        self.read = 0
+        self.warnings: list[str] = []
+
+    def stop(self, reason: str) -> None:
+        """There is no more output, though it is not complete."""
+        self._partial = True
+        self.warn(reason)
+
+    def warn(self, warning: str) -> None:
+        """Keep a warning; those that come too late to be shown are only counted."""
+        if len(self.warnings) < _MAX_WARNINGS:
+            self.warnings.append(warning)
+        else:
+            self._more_warnings += 1
+
+    def feed(self, piece: bytes) -> Pauses:
+        """Take the next piece of the output."""
+        self.read += len(piece)
+        data = self._rest + piece
+        position = 0
+        for record in self._record.finditer(data):
+            position = record.end()
+            name = record[1].removeprefix(b"./")
+            self._work += 1 + self._filter.work(name)
+            if self._filter.takes(name):
+                self._take(name, int(record[2]) if self._counts else 1)
+            if self._work > _SLICE:
+                self._work = 0
+                yield None
+        self._rest = data[position:]
+
+    def finish(self) -> Pauses:
+        """All output was taken."""
+        yield from ()
+
+    def _take(self, name: bytes, count: int) -> None:
+        self._files += 1
+        self._matches += count
+        self._size += len(self._line(name, count)) + 1
+        self._found.append((name, count))
+        if len(self._found) > 4 * self._options.max_results:
+            self._in_order()
+
+    def _in_order(self) -> list[tuple[bytes, int]]:
+        self._found.sort()
+        del self._found[self._options.max_results :]
+        return self._found
+
+    def _line(self, name: bytes, count: int) -> bytes:
+        label = spelled(self._prefix + name.decode("utf-8", "surrogateescape")).encode()
+        return label + b":%d" % count if self._counts else label
+
+    @property
+    def matches(self) -> int:
+        """Matching lines, or files with any where only those are told."""
+        return self._matches
+
+    @property
+    def is_exact(self) -> bool:
+        """There are no others."""
+        return not self._partial
+
+    def labels(self, most: int) -> list[str]:
+        """The first files with matches."""
+        names = (self._prefix + name.decode("utf-8", "surrogateescape")
+                 for name, _ in self._in_order()[:most])  # fmt: skip
+        return [spelled(name) for name in names]
+
+    def reply(self) -> tuple[dict[str, Any], bytes]:
+        """The reply, with as many lines as the limits allow."""
+        lines: list[bytes] = []
+        size = 0
+        for name, count in self._in_order():
+            line = self._line(name, count)
+            size += len(line) + 1
+            if size > self._options.max_bytes and lines:
+                break
+            lines.append(line)
+        more = [f"and {self._more_warnings} more warnings"] if self._more_warnings else []
+        reply = {
+            "matches": self._matches,
+            "shown": len(lines),
+            "files": self._files,
+            "truncated": len(lines) < self._files or self._partial,
+            "partial": self._partial,
+            "clipped": False,
+            "ignored": 0,
+            "warnings": [*self.warnings[: _MAX_WARNINGS - 1], *more] if more else self.warnings,
+            "total_bytes": self._size,
+        }
+        return reply, b"\n".join(lines)

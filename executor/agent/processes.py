@@ -195,7 +195,7 @@ def _last_pid() -> bytes:
     gVisor says 0. There it is the highest number that is listed: the dead stay on the list
     until they are reaped, and orphans are reaped by nobody while the agent looks.
     """
-    last = _read("/proc/loadavg").rpartition(b" ")[2].strip()
+    last = read("/proc/loadavg").rpartition(b" ")[2].strip()
     if last != b"0":
         return last
     return b"%d" % max(int(name) for name in os.listdir("/proc") if name.isdigit())
@@ -208,7 +208,7 @@ def scan() -> dict[int, Process]:
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == own:
             continue
-        stat = _read(f"/proc/{name}/stat")
+        stat = read(f"/proc/{name}/stat")
         # The name in brackets may hold anything, brackets and spaces included.
         fields = stat[stat.rfind(b")") + 2 :].split()
         if len(fields) > 17 and fields[0] in _DEAD and int(fields[17]) > 1:
@@ -227,7 +227,7 @@ def _state_of_threads(pid: str) -> bytes:
     states: list[bytes] = []
     with suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
-            stat = _read(f"/proc/{pid}/task/{thread}/stat")
+            stat = read(f"/proc/{pid}/task/{thread}/stat")
             states += stat[stat.rfind(b")") + 2 :].split()[:1]
     living = [state for state in states if state not in _DEAD]
     return min(living, key=lambda state: state.decode() in _STILL) if living else b"X"
@@ -249,7 +249,8 @@ def guests_among(found: dict[int, Process]) -> set[int]:
     return guests
 
 
-def _read(path: str, most: int = 1 << 20) -> bytes:
+def read(path: str, most: int = 1 << 20) -> bytes:
+    """The beginning of a file of the kernel's; nothing where it can't be read."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -364,14 +365,31 @@ class Attribution:
 
     def _is_of_ended_call(self, process: Process, last_channel: int) -> bool:
         """Whether it is a background process of a call that has had its answer."""
-        channel = self._marker(process).removeprefix(self._prefix)
-        return channel.isdecimal() and len(channel) < 12 and int(channel) <= last_channel
+        return self._named_call(process, last_channel) is not None
+
+    def _named_call(self, process: Process, last_channel: int) -> int | None:
+        """The call that its marker names."""
+        marker = self._marker(process)
+        channel = marker.removeprefix(self._prefix)
+        is_ours = channel != marker and channel.isdecimal() and len(channel) < 12
+        return int(channel) if is_ours and int(channel) <= last_channel else None
+
+    def call_of(self, look: Look, process: Process, last_channel: int) -> int:
+        """The call that started a process, by its marker or an ancestor's; 0 = unknown."""
+        seen: set[int] = set()
+        while process.pid not in seen:
+            call = self._named_call(process, last_channel)
+            if call is not None:
+                return call
+            seen.add(process.pid)
+            process = look.processes.get(process.parent, process)
+        return 0
 
     def _marker(self, process: Process) -> str:
         key = process.pid, process.start
         marker = "" if key in self._unmarked else self._markers.get(key)
         if marker is None:
-            content = b"\0" + _read(f"/proc/{process.pid}/environ", _ENVIRONMENT)
+            content = b"\0" + read(f"/proc/{process.pid}/environ", _ENVIRONMENT)
             _, _, rest = content.partition(b"\0" + MARKER.encode() + b"=")
             marker = rest[:_LONGEST_MARKER].partition(b"\0")[0].decode("utf-8", "replace")
             if marker:  # one that has not yet called exec shows nothing, for the moment

@@ -16,7 +16,7 @@ from collections import deque
 from functools import cache
 
 from .counters import memory_kills
-from .hits import Hits
+from .hits import Hits, Names
 from .operation import Command, Exit, Failure
 from .pattern import Pattern, require_bounded
 from .text import spelled
@@ -562,7 +562,11 @@ class _Glob:
 
 
 class Options:
-    """What is searched for, and how much of it is shown."""
+    """What is searched for, and how much of it is shown.
+
+    `show` is what is told of the matches: `lines`, the names of `files` that have any, or how
+    many matching lines each file has, `counts`.
+    """
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         context: int = arguments.get("context", 2)
@@ -573,6 +577,9 @@ class Options:
         self.max_results: int = arguments.get("max_results", 2000)
         self.max_bytes: int = arguments.get("max_bytes", 100_000)
         self.line_chars: int = arguments.get("line_chars", 500)
+        self.numbers: bool = arguments.get("numbers", True)
+        self.named: str = arguments.get("named", "")
+        self.show: str = arguments.get("show", "lines")
         self.expression = _expression(arguments)
 
     def argv(self, program: str, path: str, *, ignored: bool, narrow: list[str]) -> list[str]:
@@ -581,20 +588,31 @@ class Options:
             program,
             *_COMMON,
             *(["--no-ignore"] if ignored else []),
-            "--no-heading",
-            "--line-number",
-            "--column",
             "--with-filename",
             "--null",
             "--binary",
-            "--no-context-separator",
-            f"--before-context={self.before}",
-            f"--after-context={self.after}",
-            f"--max-count={self.per_file + 1}",
+            *self._shown(),
             *narrow,
             *self.expression,
             "--",
             "./" + path,
+        ]
+
+
+    def _shown(self) -> list[str]:
+        """The options that say what is printed of a match."""
+        if self.show == "files":
+            return ["--files-with-matches"]
+        if self.show == "counts":
+            return ["--count"]
+        return [
+            "--no-heading",
+            "--line-number",
+            "--column",
+            "--no-context-separator",
+            f"--before-context={self.before}",
+            f"--after-context={self.after}",
+            f"--max-count={self.per_file + 1}",
         ]
 
 
@@ -728,7 +746,7 @@ def grep(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
         anything = yield from _sees_anything(workspace, base)
         if not anything:
             hits, exit = yield from _search(workspace, options, base, name_filter, ignored=True)
-    for warning in _warnings(workspace, exit):
+    for warning in _warnings(workspace.prefix or options.named, exit):
         hits.warn(warning)
     if name_filter.hidden:
         denied = yield from _count_hidden(workspace, base, name_filter)
@@ -752,7 +770,7 @@ def _look_at_ignored(
     arguments: dict[str, Any],
     name_filter: Filter,
     base: str,
-) -> Generator[Command | None, bytes | Exit | None, Hits]:
+) -> Generator[Command | None, bytes | Exit | None, Hits | Names]:
     """What would be found in ignored files too; large ones among them are left out."""
     everything = Filter(arguments.get("file_pattern"), arguments.get("type"), base)
     everything.hidden = name_filter.hidden
@@ -790,7 +808,7 @@ def _count_hidden(
     return count
 
 
-def _hidden(hits: Hits) -> str:
+def _hidden(hits: Hits | Names) -> str:
     """The sentence on matches in ignored files."""
     count = f"{'' if hits.is_exact else 'more than '}{hits.matches}"
     plural = "" if hits.matches == 1 and hits.is_exact else "es"
@@ -808,8 +826,9 @@ def _search(
     *,
     ignored: bool,
     most: int = _MAX_OUTPUT,
-) -> Generator[Command | None, bytes | Exit | None, tuple[Hits, Exit]]:
-    hits = Hits(options, name_filter, workspace.prefix)
+) -> Generator[Command | None, bytes | Exit | None, tuple[Hits | Names, Exit]]:
+    kind_of_hits = Hits if options.show == "lines" else Names
+    hits = kind_of_hits(options, name_filter, workspace.prefix or options.named)
     narrow = [*name_filter.flags, *workspace.unsearched]
     argv = options.argv(workspace.ripgrep, base, ignored=ignored, narrow=narrow)
     kills = _kills()
@@ -841,6 +860,8 @@ def _expression_fault(stderr: bytes) -> str:
     """What ripgrep says of an expression, without its own command line and its advice."""
     said = stderr.decode("utf-8", "replace").strip().removeprefix("rg: ")
     said = said.partition("\n\nConsider ")[0]
+    if said.startswith("unrecognized file type"):
+        return f"There is no file type {said.rpartition(': ')[2]!r}. Filter by a glob instead."
     if r'literal "\n"' in said:
         return (
             r"The pattern holds \n, and a search looks at one line at a time. "
@@ -865,11 +886,11 @@ def _sees_anything(
     return exit.status == 0
 
 
-def _warnings(workspace: Workspace, exit: Exit) -> list[str]:
+def _warnings(prefix: str, exit: Exit) -> list[str]:
     lines = exit.stderr.decode("utf-8", "surrogateescape").split("\n")
     texts = (spelled(line).removeprefix("rg: ") for line in lines)
     named = (
-        workspace.prefix + text[2:] if text.startswith("./") else text
+        prefix + text[2:] if text.startswith("./") else text
         for text in texts
         if text.strip()
     )

@@ -42,6 +42,8 @@ PAUSE_INPUT = 4 << 20
 """Bytes of unsent output over which nothing more is read from the host."""
 SLICE = 0.005
 """Seconds that operations run on before the loop looks elsewhere."""
+BACKGROUND = ("begin", "await_task", "peek", "stop_task", "left", "end_left")
+"""What `background` does; it is loaded when the first of them comes."""
 DEFAULT_LEASE = 30.0
 DIRECTORIES = "/workspaces"
 """Directories that are mounted beside the worktree."""
@@ -200,6 +202,10 @@ class Service:
     def _on_children(self, wake: int) -> None:
         with suppress(BlockingIOError):
             os.read(wake, 4096)
+        self.take_ended()
+
+    def take_ended(self) -> None:
+        """Reap, and tell whoever started them that they have ended."""
         for pid, status in processes.reap():
             ended = self.children.pop(pid, None)
             if ended is not None:  # otherwise an orphan, and reaping it was all
@@ -372,6 +378,9 @@ class Service:
                 return
             if name == "fetch":
                 self.reply(channel, *self.commands.fetch(arguments))
+                return
+            if name in BACKGROUND:
+                self.commands.background(name)(channel, arguments, body)
                 return
             workspace = self.roots.place(name, arguments)
             outcome = self._operation(name)(workspace, arguments, body)

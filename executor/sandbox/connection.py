@@ -51,6 +51,9 @@ PING_SUSPICION = 3.0
 """Seconds without an answer after which the owner looks whether the engine knows why."""
 
 
+_COMMANDS = ("run", "await_task")
+
+
 class Writer(Protocol):
     """The sending end of a stream to an agent."""
 
@@ -354,7 +357,7 @@ class Connection:
         )
         self._waiting[channel] = waiting
         self._send(frames)
-        if timeout is not None and op == "run":  # which the agent ends by itself
+        if timeout is not None and op in _COMMANDS:  # which the agent ends by itself
             self._arm(waiting, timeout + grace + CANCEL_MARGIN, self._overdue, channel, timeout)
         elif timeout is not None:
             self._arm(waiting, timeout, self._expire, channel, timeout)

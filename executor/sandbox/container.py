@@ -555,7 +555,7 @@ def _mounts(plan: Plan) -> list[dict[str, Any]]:
     read_only |= {f"{one.target}/.git": one.git for one in plan.beside if one.git is not None}
     beside = [_bind(plan, one.source, one.target, read_only=one.read_only) for one in plan.beside]
     return [
-        _bind(plan, plan.worktree, MOUNT, read_only=False),
+        _bind(plan, plan.worktree, MOUNT, read_only=plan.spec.read_only),
         *beside,
         {
             "Type": "volume",

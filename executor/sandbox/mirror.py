@@ -47,6 +47,7 @@ class Report:
         kept: entries that both sides changed; the target has its own still.
         failed: entries that could not be made or removed, with the reason.
         count: how many `kept` and `failed` there were, beyond what is named.
+        paths: of the entries in `kept`, from the root.
     """
 
     written: int = 0
@@ -55,6 +56,7 @@ class Report:
     kept: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     count: int = 0
+    paths: list[str] = field(default_factory=list)
 
     @property
     def is_whole(self) -> bool:
@@ -609,6 +611,8 @@ class Mirror:
             self._touched.add(there.st_ino)
 
     def _keep(self, name: str, reason: str) -> None:
+        if len(self.report.kept) < MAX_TOLD:
+            self.report.paths.append("/".join([*self._outer, *self._target.parts, name]))
         self._tell(self.report.kept, name, reason)
 
     def _fail(self, name: str, error: OSError) -> None:

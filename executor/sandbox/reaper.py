@@ -23,7 +23,6 @@ import fcntl
 import os
 import re
 import secrets
-import shutil
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from executor.errors import ConfigError, EngineError
-from executor.sandbox import ext4
+from executor.sandbox import descent, ext4
 from executor.sandbox.container import (
     LABEL_BOOT,
     LABEL_CONTROLLER,
@@ -470,7 +469,8 @@ def _remove_tree(parent: Path, name: str) -> bool:
     descriptor = -1
     try:
         descriptor = os.open(parent, flags)
-        shutil.rmtree(name, dir_fd=descriptor)
+        # Copies of worktrees are among it, which boxes made as deep as they liked.
+        descent.remove(name, descriptor)
     except FileNotFoundError:
         return True
     except OSError:

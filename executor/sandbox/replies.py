@@ -36,6 +36,8 @@ MAX_RAW = 8 << 20
 """Bytes of a file that is read as it is, at the most."""
 MAX_RECORDS = 5 << 20
 """Bytes of a listing: what an agent of ours sends at the most, and some."""
+MAX_LEFT = 200
+"""Calls of which is said what they left running."""
 MAX_PATHS = 1000
 MAX_ENTRIES = 10_000
 """Records of an answer where the request does not say how many."""
@@ -81,7 +83,7 @@ def shape_of(op: str, arguments: Mapping[str, Any]) -> Shape | None:
 
 def most_data(op: str, arguments: Mapping[str, Any]) -> int:
     """Bytes of data that the answer to this request may have."""
-    if op == "run":
+    if op in ("run", "await_task", "peek"):
         return 2 * (_asked(arguments, "head") + _asked(arguments, "tail"))
     if op == "read" and arguments.get("encoding") == "base64":
         return MAX_RAW
@@ -93,7 +95,11 @@ def most_data(op: str, arguments: Mapping[str, Any]) -> int:
 
 
 _MOST = {"list": MAX_RECORDS} | dict.fromkeys(
-    ("write", "edit", "stat", "move", "resolve", "restrict"), 0
+    (
+        *("write", "edit", "stat", "move", "resolve", "restrict"),
+        *("begin", "stop_task", "left", "end_left"),
+    ),
+    0,
 )
 
 
@@ -264,6 +270,34 @@ def _is_run(value: dict[str, Any], data: bytes) -> bool:
     )
 
 
+def _is_peek(value: dict[str, Any], data: bytes) -> bool:
+    streams = list(value.values())
+    return all(map(_is_stream, streams)) and len(data) == sum(
+        stream["head"] + stream["tail"] for stream in streams
+    )
+
+
+_LEFT: Mapping[str, Test] = {
+    "call": _count,
+    "task": _maybe_word,
+    "processes": _count,
+    "command": _word,
+}
+
+
+def _left(value: Any) -> bool:
+    return (
+        type(value) is list
+        and len(value) <= MAX_LEFT
+        and all(
+            type(one) is dict
+            and one.keys() == _LEFT.keys()
+            and all(is_right(one[name]) for name, is_right in _LEFT.items())
+            for one in value
+        )
+    )
+
+
 def _is_stream(value: Any) -> bool:
     return (
         type(value) is dict
@@ -275,6 +309,23 @@ def _is_stream(value: Any) -> bool:
 
 _NOT_READ = frozenset({"cut_by", "whole", "bom", "encoding"})
 _READ_RAW = Shape({"size": _count, "modified": _word, "hash": _maybe_word, "key": _key})
+
+_RUN = Shape(
+    {
+        "exit_code": _exit_code,
+        "signal": _signal,
+        "timed_out": _flag,
+        "oom": _flag,
+        "limit": _limit,
+        "cwd": _directory,
+        "notes": _notes,
+        "shell": _maybe_word,
+        "interpreter": _maybe_word,
+        "shelf": _shelf,
+    },
+    frozenset({"cancelled", "stdout", "stderr"}),
+    _is_run,
+)
 
 _SHAPES: dict[str, Shape] = {
     "read": Shape(
@@ -296,7 +347,7 @@ _SHAPES: dict[str, Shape] = {
     "write": Shape({"size": _count, "hash": _maybe_word, "key": _key, "created": _flag}),
     "edit": Shape(
         {"size": _count, "hash": _maybe_word, "key": _key, "replacements": _count},
-        frozenset({"first_line"}),
+        frozenset({"first_line", "original_size"}),
     ),
     "move": Shape({}),
     "stat": Shape(
@@ -334,20 +385,11 @@ _SHAPES: dict[str, Shape] = {
         },
         frozenset({"shown"}),
     ),
-    "run": Shape(
-        {
-            "exit_code": _exit_code,
-            "signal": _signal,
-            "timed_out": _flag,
-            "oom": _flag,
-            "limit": _limit,
-            "cwd": _directory,
-            "notes": _notes,
-            "shell": _maybe_word,
-            "interpreter": _maybe_word,
-            "shelf": _shelf,
-        },
-        frozenset({"cancelled", "stdout", "stderr"}),
-        _is_run,
-    ),
+    "run": _RUN,
+    "await_task": _RUN,
+    "peek": Shape({}, frozenset({"stdout", "stderr"}), _is_peek),
+    "begin": Shape({"call": _count}),
+    "stop_task": Shape({}),
+    "left": Shape({"calls": _left}),
+    "end_left": Shape({"ended": _count}),
 }

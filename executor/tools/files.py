@@ -400,6 +400,40 @@ async def edit_file(context: Context, given: EditFile) -> Outcome:
     )
 
 
+async def edit_pieces(
+    context: Context, text: str, edits: Sequence[tuple[str, str, bool]]
+) -> dict[str, Any]:
+    """Replace several pieces of a file that was read: all of them, or none.
+
+    Args:
+        context: of the call.
+        text: the path as the model wrote it.
+        edits: old text, new text, and: everywhere?; made one after the other.
+
+    Returns:
+        The agent's reply: replacements, sizes before and after, hash.
+
+    Raises:
+        ToolError: NOT_READ, CONFLICT, NO_MATCH, AMBIGUOUS; nothing was changed.
+    """
+    path = _file_path(context, text)
+    pieces = [(old.encode(), new.encode(), everywhere) for old, new, everywhere in edits]
+    body = b"".join(old + new for old, new, _ in pieces)
+    asked = {
+        "path": path,
+        "edits": [[len(old), len(new), everywhere] for old, new, everywhere in pieces],
+    }
+    async with context.session.lock(path):
+        try:
+            answer = await _change(context, "edit", asked, body, _hash)
+        except ToolError as error:
+            if error.code is Code.NOT_READ:
+                raise ToolError(Code.NOT_READ, NOT_READ, error.details) from error
+            raise
+        context.session.edited(path, answer.value["hash"], answer.value.get("key"))
+    return answer.value
+
+
 # ─── list_directory ─────────────────────────────────────────────────────────────────
 
 

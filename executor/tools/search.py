@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -45,12 +45,26 @@ def lists_names(context: Context, given: Glob) -> Sequence[Action]:
 
 async def glob(context: Context, given: Glob) -> Outcome:
     """Find files matching a glob pattern (e.g., **/*.rs)"""
-    pattern = _in_worktree(context, given.pattern)
+    return await found(context, given.pattern, given.path, "path")
+
+
+async def found(
+    context: Context, pattern: str, path: str | None, order: Literal["path", "modified"]
+) -> Outcome:
+    """The files that match a pattern.
+
+    Args:
+        context: of the call.
+        pattern: from the directory, or absolute.
+        path: the directory; None = where relative paths begin.
+        order: by path, or the last modified first.
+    """
+    inside = _in_worktree(context, pattern)
     arguments = {
-        "pattern": given.pattern if pattern is None else pattern,
-        "path": "" if pattern is not None else context.path(given.path or "."),
+        "pattern": pattern if inside is None else inside,
+        "path": "" if inside is not None else context.path(path or "."),
         "max_results": MAX_PATHS,
-        "order": "path",
+        "order": order,
     }
     answer = await context.ask("glob", arguments)
     value, paths = answer.value, names_of(answer.data)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import BaseModel
+
 from executor.catalog import Catalog, ToolEntry, ToolsetEntry
+from executor.errors import ToolError
 from executor.model import Limits, plain
 from executor.tool import (
     Actions,
-    Arguments,
+    Context,
     Order,
+    Outcome,
+    Prepare,
     Registry,
     Run,
     Surroundings,
@@ -31,13 +38,17 @@ class Shown:
         canonical: its name in the catalog; None = the same.
         arguments: the model of its arguments; the schema is made of it.
         run: does the work. Its docstring is the description, where there is no other.
-        order, actions, output_schema, show_use, unavailable, mutates: see `Tool`.
+        order, actions, output_schema, show_use, unavailable, mutates, approved_arguments,
+            prepare: see `Tool`.
         description: what the model reads.
         describe: the same, made for one loop.
+        schema: the schema that the toolset's specification gives, made for the tool's entry;
+            None = it is made of the arguments.
+        words: what refusals say in the words of our own tools → in those of this toolset.
     """
 
     name: str
-    arguments: type[Arguments]
+    arguments: type[BaseModel]
     run: Run
     canonical: str | None = None
     order: Order = Order.UNSAFE
@@ -48,6 +59,10 @@ class Shown:
     mutates: bool | None = None
     description: str | None = None
     describe: Callable[[Surroundings], str] | None = None
+    schema: Callable[[ToolEntry], Mapping[str, Any]] | None = None
+    approved_arguments: type[BaseModel] | None = None
+    prepare: Prepare | None = None
+    words: Mapping[str, str] = field(default_factory=dict)
 
 
 def build(
@@ -78,7 +93,7 @@ def build(
 
 
 def _tool(item: Shown, entry: ToolEntry, limits: Limits) -> Tool:
-    schema = schema_of(item.arguments)
+    schema = schema_of(item.arguments) if item.schema is None else dict(item.schema(entry))
     for name, per_second in (("timeout_ms", 1000), ("timeout", 1)):
         part = schema["properties"].get(name)
         if part is None or "{default}" not in part.get("description", ""):
@@ -92,7 +107,7 @@ def _tool(item: Shown, entry: ToolEntry, limits: Limits) -> Tool:
         description=entry.description or item.description or inspect.getdoc(item.run) or "",
         schema=schema,
         arguments=item.arguments,
-        run=item.run,
+        run=_speaking(item.run, item.words) if item.words else item.run,
         canonical=item.canonical or item.name,
         entry=entry,
         order=item.order,
@@ -102,4 +117,23 @@ def _tool(item: Shown, entry: ToolEntry, limits: Limits) -> Tool:
         unavailable=item.unavailable,
         mutates=item.mutates,
         describe=None if entry.description else item.describe,
+        approved_arguments=item.approved_arguments,
+        prepare=item.prepare,
     )
+
+
+def _speaking(run: Run, words: Mapping[str, str]) -> Run:
+    """The same tool, whose refusals name tools and arguments as this toolset does."""
+    parts = "|".join(re.escape(part) for part in sorted(words, key=len, reverse=True))
+    # Not within the name of a file that a refusal may be about.
+    pattern = re.compile(rf"(?<![\w./-])(?:{parts})(?![\w/-]|\.\w)")
+
+    @functools.wraps(run)
+    async def speaking(context: Context, given: Any) -> Outcome:
+        try:
+            return await run(context, given)
+        except ToolError as error:
+            text = pattern.sub(lambda match: words[match[0]], str(error))
+            raise ToolError(error.code, text, error.details) from error
+
+    return speaking

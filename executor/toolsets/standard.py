@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from executor.tool import Order
-from executor.tools import commands, consent, files, loops, planning, search
+from executor.tools import background, commands, consent, files, loops, planning, projects, search
 from executor.toolsets.building import Shown
 
 NAME = "standard"
@@ -68,6 +68,41 @@ TOOLS: tuple[Shown, ...] = (
         arguments=commands.RunCommand,
         run=commands.run_command,
         actions=commands.runs_command,
+    ),
+    Shown(
+        name="run_command_isolated",
+        arguments=commands.RunCommand,
+        run=commands.run_command_isolated,
+        actions=commands.runs_command,
+    ),
+    Shown(
+        name="task_output",
+        arguments=background.TaskOutput,
+        run=background.task_output,
+        order=SAFE,
+    ),
+    # What comes after it may need the port or the file that the task holds: in order.
+    Shown(name="kill_shell", arguments=background.KillShell, run=background.kill_shell),
+    Shown(
+        name="build",
+        arguments=projects.ProjectCommand,
+        run=projects.build,
+        actions=projects.runs_command,
+        prepare=projects.build_command,
+    ),
+    Shown(
+        name="test",
+        arguments=projects.ProjectCommand,
+        run=projects.test,
+        actions=projects.runs_command,
+        prepare=projects.test_command,
+    ),
+    Shown(
+        name="validate",
+        arguments=projects.ProjectCommand,
+        run=projects.validate,
+        actions=projects.runs_command,
+        prepare=projects.validate_command,
     ),
     Shown(
         name="run_code",

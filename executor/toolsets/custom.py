@@ -1,0 +1,240 @@
+"""Tools of a user's own: functions of the host, and commands that the catalog names."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import shlex
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from executor.catalog import PLACEHOLDER, Catalog, Keep, Param, ToolEntry
+from executor.errors import Code, ConfigError, ToolError
+from executor.model import MOUNT, Access
+from executor.tool import (
+    Action,
+    Actions,
+    Arguments,
+    Context,
+    Order,
+    Outcome,
+    Raw,
+    RunsCommand,
+    Surroundings,
+    Tool,
+    Whole,
+    no_actions,
+    schema_of,
+)
+from executor.tools import commands
+from executor.toolsets.building import Shown
+
+# ─── functions ──────────────────────────────────────────────────────────────────────
+
+
+def custom_tool(
+    function: Callable[[Context, Any], Awaitable[Any]] | None = None,
+    *,
+    access: Access | str = Access.READ,
+    mutates: bool | None = None,
+    name: str | None = None,
+    description: str | None = None,
+    arguments: type[BaseModel] | None = None,
+    order: Order | None = None,
+    actions: Actions = no_actions,
+    unavailable: Callable[[Surroundings], str | None] | None = None,
+    timeout_ms: int = 30_000,
+    max_output: int = 30_000,
+    keep: Keep | str = Keep.START,
+) -> Any:
+    """Make a tool of an async function of the host's; a decorator, with or without brackets.
+
+    The function is given the call's `Context` and its arguments. It runs on the host: the
+    loop's worktree and box are reached by the context alone. What it returns is shown to the
+    model: a text, a JSON value, or an `Outcome`. What is too long is cut and kept as that of
+    any other tool; rules, hooks, permission modes and loop types apply to it.
+
+    Args:
+        function: the function.
+        access: what it touches, which decides what permission modes say about it.
+        mutates: it may change the worktree; None = as its access says.
+        name: for the model; None = the function's.
+        description: for the model; None = the function's docstring.
+        arguments: pydantic model of its arguments; None = its second parameter's type. JSON
+            types are taken as they are and unknown arguments refused, unless its own
+            configuration says otherwise.
+        order: how a call is ordered among others of its turn; None = beside others if it only
+            reads, else alone.
+        actions: what a call is going to do, for rules on commands, paths and hosts.
+        unavailable: why a loop does not have the tool; None = it has it.
+        timeout_ms: milliseconds that one operation of the box may take.
+        max_output: how much of its output the model is shown, in the toolset's unit.
+        keep: which part of a longer output stays.
+
+    Returns:
+        The `Tool`, for `Controller(tools=[…])` or `Registry.register`.
+
+    Raises:
+        ConfigError: the function is not async, has no docstring, or its arguments no model.
+    """
+    if function is None:
+        return functools.partial(
+            custom_tool, access=access, mutates=mutates, name=name, description=description,
+            arguments=arguments, order=order, actions=actions, unavailable=unavailable,
+            timeout_ms=timeout_ms, max_output=max_output, keep=keep,
+        )  # fmt: skip
+    shown = name or function.__name__
+    text = description or inspect.getdoc(function)
+    model = arguments or _model_of(function)
+    faults: list[str] = []
+    if not inspect.iscoroutinefunction(function):
+        faults.append(f"tool {shown}: is not async; write async def {function.__name__}")
+    if not text:
+        faults.append(f"tool {shown}: has no description; write a docstring for the model")
+    if model is None:
+        faults.append(
+            f"tool {shown}: its second parameter has no pydantic model as its type; write "
+            f"async def {function.__name__}(context: Context, given: MyArguments)"
+        )
+    if faults or model is None or not text:
+        raise ConfigError(faults)
+    access = Access(access)
+    is_safe = access is Access.READ and not mutates
+    strict = _strict(model)
+    return Tool(
+        name=shown,
+        description=text,
+        schema=schema_of(strict),
+        arguments=strict,
+        run=_running(function),
+        canonical=shown,
+        entry=ToolEntry("no-net", access, timeout_ms, max_output, keep=Keep(keep)),
+        order=order or (Order.SAFE if is_safe else Order.UNSAFE),
+        actions=actions,
+        unavailable=unavailable,
+        mutates=mutates,
+    )
+
+
+def _model_of(function: Callable[..., Any]) -> type[BaseModel] | None:
+    """The type of a function's second parameter, if it is a pydantic model."""
+    names = [*inspect.signature(function).parameters]
+    try:
+        found = get_type_hints(function).get(names[1]) if len(names) > 1 else None
+    except NameError as error:
+        raise ConfigError(
+            f"tool {function.__name__}: the types of its parameters can't be found ({error}); "
+            "define them at the top of a module, or give arguments=…"
+        ) from error
+    return found if isinstance(found, type) and issubclass(found, BaseModel) else None
+
+
+def _strict(model: type[BaseModel]) -> type[BaseModel]:
+    """The model, which takes JSON types as they are and no unknown arguments."""
+    if issubclass(model, Arguments):
+        return model
+    config = ConfigDict(**{"strict": True, "extra": "forbid", **model.model_config})
+    fields = {"model_config": config, "__module__": model.__module__, "__doc__": model.__doc__}
+    return type(model)(model.__name__, (model,), fields)
+
+
+def _running(function: Callable[[Context, Any], Awaitable[Any]]) -> Any:
+    """The function as a tool's `run`."""
+
+    @functools.wraps(function)
+    async def run(context: Context, given: Any) -> Outcome:
+        return _outcome(await function(context, given))
+
+    return run
+
+
+def _outcome(value: Any) -> Outcome:
+    if isinstance(value, Outcome):
+        return value
+    if isinstance(value, str):
+        return Outcome(value)
+    structured = value if isinstance(value, dict) else None
+    return Outcome(json.dumps(value, ensure_ascii=False), structured)
+
+
+# ─── commands ───────────────────────────────────────────────────────────────────────
+
+
+def commands_of(catalog: Catalog) -> tuple[Shown, ...]:
+    """The tools that the catalog makes of commands."""
+    return tuple(
+        _shown(name, entry, entry.words)
+        for name, entry in catalog.tools.items()
+        if entry.words is not None
+    )
+
+
+def _shown(name: str, entry: ToolEntry, words: tuple[str, ...]) -> Shown:
+    def runs(context: Context, given: Any) -> Sequence[Action]:
+        return [RunsCommand(shlex.join(_argv(words, given)), MOUNT)]
+
+    async def run(context: Context, given: Any) -> Outcome:
+        program, *rest = _argv(words, given)
+        asked = {"argv": [program], "args": rest, "cwd": ""}
+        return await commands.waited_for(context, asked, b"", entry.timeout_ms / 1000)
+
+    return Shown(
+        name=name,
+        arguments=_arguments(name, entry.params),
+        run=run,
+        actions=runs,
+        description=f"Run the command {shlex.join(words)} in the worktree's root.",
+    )
+
+
+_TYPES: dict[str, Any] = {
+    "string": Raw,
+    "integer": Annotated[int, Whole],
+    "number": Annotated[float, Field(allow_inf_nan=False)],
+    "boolean": bool,
+}
+
+
+def _arguments(name: str, params: Mapping[str, Param]) -> type[BaseModel]:
+    """The model of a command's parameters."""
+    fields: dict[str, Any] = {}
+    for number, (param, said) in enumerate(params.items()):
+        kind = Literal[said.enum] if said.enum else _TYPES[said.type]
+        about = {"alias": param, "description": said.description or f"The {param}"}
+        # A parameter may be called as a method of the model is.
+        fields[f"given_{number}"] = (
+            (kind, Field(**about)) if said.is_required else (kind | None, Field(None, **about))
+        )
+    return create_model(name, __base__=Arguments, **fields)
+
+
+def _argv(words: Sequence[str], given: BaseModel) -> list[str]:
+    """The words of the command, with what the model gave in its places.
+
+    Raises:
+        ToolError: INVALID_ARGUMENTS, a value would be taken for an option, or holds a NUL.
+    """
+    values = given.model_dump(by_alias=True, exclude_none=True)
+    argv: list[str] = []
+    for word in words:
+        names = PLACEHOLDER.findall(word)
+        if any(name not in values for name in names):
+            continue
+        made = PLACEHOLDER.sub(lambda match: _word(values[match[1]]), word)
+        is_option = made.startswith("-") and not word.startswith("-")
+        if names and (is_option or "\0" in made):
+            fault = "begins with a dash" if is_option else "holds a NUL"
+            raise ToolError(
+                Code.INVALID_ARGUMENTS, f"{names[0]} {fault}, which this tool does not take."
+            )
+        argv.append(made)
+    if "/" in argv[0] and not argv[0].startswith("/"):
+        argv[0] = f"{MOUNT}/{argv[0].removeprefix('./')}"
+    return argv
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
