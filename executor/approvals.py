@@ -21,12 +21,13 @@ from executor.model import (
     ApprovalAnswered,
     ApprovalRequest,
     ApprovalRequested,
+    Event,
     Question,
     Remember,
 )
 from executor.permissions import Judgement, covers, is_host, is_path, parsed
 from executor.rules import Command, Rule, Rules
-from executor.tool import Contacts, Context, RunsCode, RunsCommand, Tool, Touches
+from executor.tool import Approver, Contacts, Context, RunsCode, RunsCommand, Tool, Touches
 
 DENIED = "User denied permission"
 MAX_DIFF = 128 << 10
@@ -69,19 +70,7 @@ async def decide(
     if approver is None:
         raise _nobody(tool, context, judgement)
     request = await _request(tool, given, arguments, context, judgement)
-    context.tell(ApprovalRequested(request=request))
-    said = "it was cancelled"
-    answer: ApprovalAnswer | None = None
-    try:
-        answer = await _answered(approver.approve(request), request)
-        said = answer.reason or ""
-    except ToolError as error:
-        said = str(error)
-        raise
-    finally:
-        approved = answer is not None and answer.approved
-        told = ApprovalAnswered(request_id=request.id, approved=approved, reason=said or None)
-        context.tell(told)
+    answer = await answered(approver, request, context.tell)
     if not answer.approved:
         reason = f": {answer.reason}" if answer.reason else "."
         raise ToolError(Code.REJECTED, f"{DENIED}{reason}", {"approval": request.id})
@@ -90,6 +79,34 @@ async def decide(
     if answer.remember is Remember.SESSION:
         _remember(context, request.rules)
     return None
+
+
+async def answered(
+    approver: Approver, request: ApprovalRequest, tell: Callable[[Event], None]
+) -> ApprovalAnswer:
+    """The answer to a request, which is told of, and so is how it ended.
+
+    Args:
+        approver: is asked.
+        request: what for, and how long.
+        tell: takes the events.
+
+    Raises:
+        ToolError: REJECTED, whoever decides has failed or answered something else; TIMEOUT.
+    """
+    tell(ApprovalRequested(request=request))
+    said = "it was cancelled"
+    answer: ApprovalAnswer | None = None
+    try:
+        answer = await _answered(approver.approve(request), request)
+        said = answer.reason or ""
+        return answer
+    except ToolError as error:
+        said = str(error)
+        raise
+    finally:
+        approved = answer is not None and answer.approved
+        tell(ApprovalAnswered(request_id=request.id, approved=approved, reason=said or None))
 
 
 def _nobody(tool: Tool, context: Context, judgement: Judgement) -> ToolError:

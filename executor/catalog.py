@@ -332,7 +332,7 @@ def _call_timeout_faults(seconds: float | None, longest: Mapping[str, int | None
     bounds = [(most, name) for name, most in longest.items() if most is not None]
     if seconds is None or not bounds or not min(bounds)[0] < seconds * 1000 < float("inf"):
         return []
-    most, name = min(bounds)
+    most, name = min(bounds, key=lambda bound: bound[0])
     return [
         f"call_timeout: {plain(seconds)} seconds is more than the {plain(most / 1000)} that "
         f"max_timeout_ms of {name} allows; lower it or raise tools.{name}.max_timeout_ms"

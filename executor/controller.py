@@ -22,9 +22,9 @@ from collections.abc import (
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from executor import results, toolsets
+from executor import results, skills, toolsets
 from executor.audit import AuditLog
 from executor.background import Listed
 from executor.catalog import Catalog, load
@@ -52,11 +52,14 @@ from executor.paths import Added
 from executor.permissions import Mode, check_paths, check_patterns, restrictions
 from executor.pipeline import Answered, Emit, Pipeline
 from executor.rules import Rule, Rules
-from executor.sandbox import gate, spill
-from executor.sandbox.box import Host, loop_quota, open_box
+from executor.sandbox import copies, gate, spill
+from executor.sandbox.box import Host, loop_quota, open_box, worktree_of
 from executor.sandbox.completion import to_completion
+from executor.sandbox.copies import Ground
 from executor.sandbox.engine import OVERRIDE, Engine, address_fault
 from executor.sandbox.images import Progress
+from executor.sandbox.ownership import Worktree, open_own
+from executor.sandbox.quota import Quota
 from executor.sandbox.reaper import Identity, reap
 from executor.sandbox.runtime import silent
 from executor.scheduling import Intent, intent_of
@@ -65,6 +68,7 @@ from executor.settings import Settings
 from executor.streaming import Format, Reader, reader_of
 from executor.text import one_line
 from executor.tool import (
+    Agents,
     Answer,
     Approver,
     Context,
@@ -80,9 +84,13 @@ from executor.tool import (
     Surroundings,
     Tool,
 )
+from executor.tools.agents import MAX_DEPTH
 from executor.tools.background import AWAIT, listed
 from executor.tools.projects import VALIDATE
 from executor.turn import MAX_QUEUED_EVENTS, Crew, Feed, Turn
+
+if TYPE_CHECKING:
+    from executor.messages import Model
 
 DAY = 86400.0
 LANE = "no-net"
@@ -123,6 +131,9 @@ class OpenBox(Operations, Protocol):
 Opener: TypeAlias = Callable[[LoopSpec], AbstractAsyncContextManager[OpenBox]]
 """Opens a box for a loop; leaving the context removes it."""
 
+Source: TypeAlias = Callable[[], Worktree]
+"""Opens a loop's worktree as its boxes have it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Company:
@@ -152,6 +163,7 @@ class Loop:
         company: Company | None = None,
         member: Member | None = None,
         spill: Spill | None = None,
+        agents: Agents | None = None,
     ) -> None:
         company = company or Company()
         self.spec = spec
@@ -167,8 +179,12 @@ class Loop:
         check_patterns(self.session.rules, self.registry.all())
         kind = catalog.loop_types[spec.loop_type] if spec.loop_type is not None else None
         allowed = kind.tools if kind is not None else None
-        self.pipeline = Pipeline(self.registry, allowed, spec.loop_type, company.hooks)
-        self._turns = 0
+        label = spec.loop_type
+        if spec.tools is not None:
+            allowed = tuple(name for name in spec.tools if allowed is None or name in allowed)
+            label = label or "subagent"
+        self.pipeline = Pipeline(self.registry, allowed, label, company.hooks)
+        self._turns = self._nested_calls = 0
         self._member = member
         self._seat = _Seat(spec, opener, self.session, self._announce)
         self._surroundings = Surroundings(
@@ -192,7 +208,12 @@ class Loop:
             depth=spec.depth,
             chain_id=spec.chain_id or self.exec_id,
             spill=spill,
+            agents=agents,
             runtime=spec.runtime,
+            read_only=spec.read_only,
+            skills=skills.load(spec.skill_directories),
+            worktree_skills=spec.worktree_skills,
+            call=self._nested,
             added=tuple(
                 Added(one.mount, _names_of(one.path), one.is_writable) for one in spec.directories
             ),
@@ -531,6 +552,17 @@ class Loop:
             if intent.writes_all or intent.writes_somewhere:
                 self.session.validated = None
 
+    async def _nested(
+        self, context: Context, canonical: str, given: Mapping[str, Any]
+    ) -> Answered:
+        """See `executor.tool.MakeCall`."""
+        self._nested_calls += 1
+        named = (tool.name for tool in self.registry.all() if tool.canonical == canonical)
+        call = Call(f"{context.call_id}.{self._nested_calls}", next(named, canonical), given)
+        return await self.pipeline.answer(
+            call, self._surroundings, context.emit, context.time_left, context.turn_id
+        )
+
     def _outlook(self, call: Call, result: Result) -> Result:
         """The result of a call, with what the loop has to know about its box."""
         if result.code in _NO_BOX:
@@ -826,6 +858,8 @@ class Controller:
         approver: who decides and answers; None = nobody can be asked.
         coordinator: the way between loops; None = one for the loops of this controller.
         leader: who decides on plans in their own time; None = the approver does, at once.
+        model: answers the messages of subagents; None = the Messages API, if the settings have
+            its key. Without any, loops start no agents.
     """
 
     def __init__(
@@ -840,6 +874,7 @@ class Controller:
         approver: Approver | None = None,
         coordinator: Coordinator | None = None,
         leader: Approver | None = None,
+        model: Model | None = None,
     ) -> None:
         self.settings = settings if settings is not None else Settings.load()
         self.catalog = catalog if catalog is not None else load(self.settings.config_file)
@@ -848,7 +883,9 @@ class Controller:
         self._progress = progress
         self._coordinator: Coordinator = coordinator or LocalCoordinator()
         before = Hooks.from_catalog(self.catalog.hooks)
-        self._company = Company(tuple(tools), before + (hooks or Hooks()), approver, leader)
+        own = _own(tools, self.catalog)
+        self._company = Company(own, before + (hooks or Hooks()), approver, leader)
+        self._model = model
         self._open: set[str] = set()
         self._stack = AsyncExitStack()
 
@@ -859,6 +896,8 @@ class Controller:
             EngineUnavailable: nothing answers, or what answers can't be used.
             UnsafeRuntime: what answers is not as safe as the catalog's policy demands.
         """
+        if self._model is None and self.settings.model_key is not None:
+            self._model = _model_of(self.settings)
         if self._opener is None:
             async with AsyncExitStack() as stack:
                 self._opener = await self._connect(stack)
@@ -906,6 +945,12 @@ class Controller:
             NotReturned: at the end, with quota `loop-ext4`: not all came back.
             SandboxError: no box could be had.
         """
+        async with self._loop(spec) as loop:
+            yield loop
+
+    @contextlib.asynccontextmanager
+    async def _loop(self, spec: LoopSpec, ground: Ground | None = None) -> AsyncIterator[Loop]:
+        """A loop; of an agent, if a ground is given."""
         if self._opener is None:
             raise RuntimeError("open the controller first: async with Controller() as controller")
         self._check(spec)
@@ -916,27 +961,93 @@ class Controller:
         try:
             spec = spec.with_exec_id(exec_id)
             async with (
-                self._coordinator.join(spec.tenant, exec_id) as member,
-                self._boxes(spec) as (opener, spill),
+                self._joined(spec, ground) as member,
+                self._boxes(spec, ground) as (opener, spill, source),
             ):
-                loop = Loop(spec, self.catalog, opener, self._company, member, spill)
+                agents = self._agents(spec, source)
+                loop = Loop(spec, self.catalog, opener, self._company, member, spill, agents)
                 async with loop._opened():
                     yield loop
         finally:
             self._open.discard(exec_id)
 
+    def _joined(
+        self, spec: LoopSpec, ground: Ground | None
+    ) -> AbstractAsyncContextManager[Member | None]:
+        """What makes a loop one of those that speak with each other; an agent is its loop's."""
+        if ground is not None:
+            return contextlib.nullcontext()
+        return self._coordinator.join(spec.tenant, str(spec.exec_id))
+
     @contextlib.asynccontextmanager
-    async def _boxes(self, spec: LoopSpec) -> AsyncIterator[tuple[Opener, Spill | None]]:
-        """Opens the loop's boxes, over what lasts from the first of them to the last."""
+    async def _boxes(
+        self, spec: LoopSpec, ground: Ground | None
+    ) -> AsyncIterator[tuple[Opener, Spill | None, Source]]:
+        """Opens the loop's boxes, over what lasts from the first of them to the last.
+
+        Yields also what opens the worktree as these boxes have it.
+        """
         assert self._opener is not None, "the controller is open"
         if self._host is None:
-            yield self._opener, None
+            yield self._opener, None, functools.partial(open_own, Path(spec.worktree).resolve())
             return
         identity = self._host.identity
-        async with loop_quota(self._host, spec) as quota:
+        async with self._quota(self._host, spec, ground) as quota:
             with spill.opened(identity, str(spec.exec_id), self.catalog.spill) as results:
                 host = replace(self._host, quota=quota, results=results.directory)
-                yield functools.partial(open_box, host), results
+                source = functools.partial(worktree_of, host, spec)
+                yield functools.partial(open_box, host), results, source
+
+    @contextlib.asynccontextmanager
+    async def _quota(
+        self, host: Host, spec: LoopSpec, ground: Ground | None
+    ) -> AsyncIterator[Quota]:
+        if ground is None:
+            async with loop_quota(host, spec) as quota:
+                yield quota
+            return
+        quota = ground.quota(spec)
+        try:
+            yield quota
+        finally:
+            await to_completion(quota.close())
+
+    def _agents(self, spec: LoopSpec, source: Source) -> Agents | None:
+        """What starts agents below a loop; None = nothing does."""
+        if self._model is None or spec.depth >= MAX_DEPTH:
+            return None
+        from executor.subagents import Parent, Subagents
+
+        known = toolsets.names(self.catalog)
+        for tool in self._company.tools:
+            known |= {tool.name: tool.canonical, tool.canonical: tool.canonical}
+        return Subagents(
+            Parent(
+                spec=spec,
+                kinds=self.catalog.agents,
+                known=known,
+                model=self._model,
+                ground=functools.partial(self._ground, spec, source),
+                open=self._loop,
+            )
+        )
+
+    @contextlib.asynccontextmanager
+    async def _ground(
+        self, spec: LoopSpec, source: Source, name: str, is_copy: bool
+    ) -> AsyncIterator[Ground]:
+        """Where an agent below a loop works."""
+        if not is_copy:
+            yield copies.shared(source)
+            return
+        name = f"copy-{str(spec.exec_id)[:40]}-{name}-{secrets.token_hex(4)}"
+        if self._host is not None:
+            directory = self._host.identity.files_directory(name)
+        else:
+            directory = self.settings.state_directory / name
+            directory.mkdir(mode=0o700, parents=True)
+        async with copies.copied(source, directory) as ground:
+            yield ground
 
     def _check(self, spec: LoopSpec) -> None:
         faults = [*spec.faults(), *self.catalog.faults(spec)]
@@ -952,6 +1063,39 @@ class Controller:
             faults += error.faults
         if faults:
             raise ConfigError(faults)
+
+
+def _model_of(settings: Settings) -> Model:
+    """The model that the settings name; its library is loaded only then.
+
+    Raises:
+        ConfigError: key or address can't be used.
+    """
+    from executor.messages import MessagesApi
+
+    assert settings.model_key is not None, "there is a key"
+    api = MessagesApi(settings.model_key, model=settings.model_name)
+    return api if settings.model_url is None else replace(api, base_url=settings.model_url)
+
+
+def _own(tools: Iterable[Tool], catalog: Catalog) -> tuple[Tool, ...]:
+    """The host's own tools.
+
+    Raises:
+        ConfigError: two have the same name, or one has a name of the catalog's: rules and
+            modes that are meant for that tool would hold for it.
+    """
+    own = Registry.from_tools(tools).all()
+    faults = [
+        f"tool {tool.name}: the catalog has a tool {name}, for which rules and modes are meant; "
+        "give it another name"
+        for tool in own
+        for name in dict.fromkeys((tool.name, tool.canonical))
+        if name in catalog.tools and tool.entry is not catalog.tools[name]
+    ]
+    if faults:
+        raise ConfigError(faults)
+    return own
 
 
 def rules_of(spec: LoopSpec, catalog: Catalog, tools: Iterable[Tool] = ()) -> Rules:

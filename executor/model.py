@@ -626,8 +626,16 @@ class LoopSpec:
 
     @property
     def directories(self) -> tuple[Directory, ...]:
-        """The directories beside the worktree, by name."""
-        return _named_directories(self.add_dirs)
+        """The directories beside the worktree, by name; those of skills are read-only."""
+        skills = (Directory(path, f"skills-{n}") for n, path in enumerate(self.skills, 1))
+        return _named_directories((*self.add_dirs, *skills))
+
+    @property
+    def skill_directories(self) -> tuple[tuple[Path, str], ...]:
+        """The directories of skills, each with where it is in the box."""
+        return tuple(
+            (Path(path), f"{DIRECTORIES}/skills-{n}") for n, path in enumerate(self.skills, 1)
+        )
 
     def faults(self) -> list[str]:
         """Everything that is wrong with this specification, one sentence each."""
@@ -666,20 +674,22 @@ class LoopSpec:
             found.append(f"add_dirs: {len(directories)} are too many; at most {MAX_DIRECTORIES}")
         real = {os.path.realpath(self.worktree): "the worktree"}
         names: set[str] = set()
-        for one in directories:
+        own = len(directories) - len(self.skills)
+        for number, one in enumerate(directories):
             path = os.path.realpath(one.path)
+            option = "add_dirs" if number < own else "skills"
             if one.name in names:
                 found.append(f"add_dirs: two are called {one.name!r}; name one otherwise")
             names.add(str(one.name))
             if not _DIRECTORY_NAME.fullmatch(str(one.name)):
                 found.append(f"add_dirs: {one.name!r} is no name; use A-Z a-z 0-9 . _ -")
             if not os.path.isdir(path):
-                found.append(f"add_dirs: {one.path} is not a directory; give an existing one")
+                found.append(f"{option}: {one.path} is not a directory; give an existing one")
                 continue
             for other, what in real.items():
                 if os.path.commonpath((path, other)) in (path, other):
                     found.append(
-                        f"add_dirs: {one.path} is, contains or lies in {what}; one file must not "
+                        f"{option}: {one.path} is, contains or lies in {what}; one file must not "
                         "have two places in a box"
                     )
             real[path] = str(one.path)

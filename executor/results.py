@@ -330,7 +330,7 @@ def show_streams(
     """
     limit = budget if isinstance(budget, Limit) else Limit(budget)
     unit = limit.unit
-    budget = limit.size - len(HEADING)
+    budget = limit.size - (len(HEADING) if stdout.total and stderr.total else 0)
     half = budget // 2
     need_out, need_err = _need(stdout, unit), _need(stderr, unit)
     if need_out + need_err <= budget:

@@ -48,6 +48,7 @@ class Session:
         mode: permission mode; plan mode changes it.
         rules: what is allowed, asked and denied, whatever the mode says.
         mode_before_plan: what leaving plan mode goes back to; None = not in plan mode.
+        submitted: the request that a plan waits for in somebody else's time; None = none.
         todos: the model's own list.
         artifacts: plans, specs and phases that it made.
         queued: texts that tools want said in the host's next turn.
@@ -60,6 +61,7 @@ class Session:
         self.completed: str | None = None
         self.mode = "bypass"
         self.mode_before_plan: str | None = None
+        self.submitted: str | None = None
         self.rules = Rules()
         self.todos: tuple[Todo, ...] = ()
         self.artifacts: list[Artifact] = []

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import hashlib
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -50,12 +52,18 @@ MAX_TOKENS = 16_000
 """Of one message of an agent."""
 MAX_RUNNING = 10
 """Agents of one loop that run at a time: each has a box."""
+MARGIN = 10.0
+"""Seconds that an agent's loop may take longer than the agent: its box has to be opened."""
+MAX_NAME = 40
+"""Characters of a loop's name in the names of its agents' loops."""
 MAX_KNOWN = 100
 """Agents of one loop whose messages are kept; the oldest that has ended makes room."""
 NOT_FOR_AGENTS = frozenset(
     {"complete_task", "query_loop", "share_data", "enter_plan_mode", "exit_plan_mode"}
 )
 """What speaks for the loop as a whole."""
+
+log = logging.getLogger(__name__)
 
 _WIDTH = (Mode.PLAN, Mode.DEFAULT, Mode.ACCEPT_EDITS, Mode.BYPASS)
 """Modes, each asking less than those before it."""
@@ -120,7 +128,7 @@ class Agent:
     model: str | None
     tools: frozenset[str] | None
     messages: list[dict[str, Any]] = field(default_factory=list)
-    usage: Usage = Usage()
+    usage: Usage = field(default_factory=Usage)
     turns: int = 0
     is_running: bool = False
     doing: str = "starting"
@@ -142,9 +150,25 @@ class _Ended:
 
 
 class Subagents:
-    """The agents of one loop; see `executor.tool.Agents`."""
+    """The agents of one loop; see `executor.tool.Agents`.
+
+    Args:
+        parent: what they have from it.
+
+    Raises:
+        ConfigError: a type of agents names tools that there are not.
+    """
 
     def __init__(self, parent: Parent) -> None:
+        faults = [
+            f"agents.{name}.tools: there is no tool {tool!r}; names of tools are "
+            f"{', '.join(sorted(parent.known))}"
+            for name, kind in parent.kinds.items()
+            for tool in kind.tools
+            if tool != "*" and tool not in parent.known
+        ]
+        if faults:
+            raise ConfigError(faults)
         self._parent = parent
         self._agents: dict[str, Agent] = {}
 
@@ -198,9 +222,7 @@ class Subagents:
         kind = self._parent.kinds.get(name)
         if kind is None:
             known = ", ".join(self._parent.kinds)
-            raise ToolError(
-                Code.NOT_FOUND, f"There is no type of agents {name!r}. Types: {known}."
-            )
+            raise ToolError(Code.NOT_FOUND, f"There is no type of agents {name!r}. Types: {known}.")
         if context.session.mode == Mode.PLAN and kind.isolation != "read-only":
             readers = [n for n, k in self._parent.kinds.items() if k.isolation == "read-only"]
             raise ToolError(
@@ -295,8 +317,14 @@ class _Work:
         merged: Merged | None = None
         async with AsyncExitStack() as stack:
             ground = await self._grounded(stack, is_copy)
-            async with self._parent.open(self._spec(ground, is_copy), ground) as child:
-                ended = await self._ended(child, is_copy)
+            try:
+                async with self._parent.open(self._spec(ground, is_copy), ground) as child:
+                    ended = await self._ended(child, is_copy)
+            except ConfigError as error:
+                raise ToolError(
+                    Code.EXECUTION_ERROR,
+                    f"The agent's loop can't be opened: {one_line(str(error))}",
+                ) from error
             # Its box is gone: nothing changes any more what is brought back.
             spill = self._context.loop.spill
             try:
@@ -343,7 +371,7 @@ class _Work:
         return replace(
             parent,
             worktree=ground.worktree,
-            exec_id=f"{loop.exec_id[:40]}-{self._agent.id.replace('_', '-')}",
+            exec_id=f"{_short(loop.exec_id)}-{self._agent.id.replace('_', '-')}",
             agent_id=self._agent.id,
             depth=loop.depth + 1,
             chain_id=loop.chain_id,
@@ -354,7 +382,8 @@ class _Work:
             tools=tuple(sorted(tools)),
             read_only=not is_copy,
             quota="none" if parent.quota == "none" else "watch",
-            limits=replace(parent.limits, max_seconds=max(self._seconds, 0.001)),
+            # What ends it is the timeout here; the loop's own is for what that can't end.
+            limits=replace(parent.limits, max_seconds=self._seconds + MARGIN),
         )
 
     # ── the conversation ──
@@ -387,8 +416,10 @@ class _Work:
             )
             agent.turns += 1
             agent.usage += reply.usage
-            if reply.content:
-                agent.messages.append({"role": "assistant", "content": list(reply.content)})
+            # The API takes no empty texts back.
+            content = [block for block in reply.content if block.get("text") != ""]
+            if content:
+                agent.messages.append({"role": "assistant", "content": content})
             if not reply.calls and reply.stop_reason != "pause_turn":
                 return _last(reply)
             if reply.calls:
@@ -400,32 +431,31 @@ class _Work:
         return _Ended(self._last_words(), (said,), Code.LIMIT)
 
     async def _answer(self, child: Child, reply: Reply) -> None:
-        """Run the calls of a message; their results are the next one.
-
-        Cancelled, it leaves no call of the conversation without a result.
-        """
+        """Run the calls of a message; their results are the next one, also if it is ended."""
         calls = [Call(block["id"], block["name"], block["input"]) for block in reply.calls]
         cut = calls.pop() if reply.stop_reason == "max_tokens" else None
         blocks: list[Block] = []
-        async for event in child.stream(calls) if calls else _nothing():
-            if isinstance(event, CallStarted):
-                self._agent.doing = f"turn {self._agent.turns}: {event.call.name}"
-                self._context.progress(f"{self._agent.id}: {event.call.name}")
-            elif isinstance(event, Finished):
-                blocks.append(_tool_result(event.result))
-            elif not isinstance(event, _PASSED_BY):
-                self._context.tell(event)
-        if cut is not None:
-            said = "The message was cut at its longest before this call was whole; nothing was run."
-            blocks.append(
-                {
-                    "type": "tool_result",
-                    "tool_use_id": cut.id,
-                    "content": said,
-                    "is_error": True,
-                }
-            )
-        self._agent.messages.append({"role": "user", "content": blocks})
+        try:
+            if calls:
+                async for event in child.stream(calls):
+                    self._pass_on(event)
+                    if isinstance(event, Finished):
+                        blocks.append(_tool_result(event.result))
+        finally:
+            # Were it resumed, no call may be without a result.
+            blocks += [_unanswered(call, "it was ended") for call in calls[len(blocks) :]]
+            if cut is not None:
+                why = "the message was cut at its longest before this call was whole"
+                blocks.append(_unanswered(cut, why))
+            self._agent.messages.append({"role": "user", "content": blocks})
+
+    def _pass_on(self, event: Event) -> None:
+        """What happens in the agent's loop, as far as it is for whoever watches its parent."""
+        if isinstance(event, CallStarted):
+            self._agent.doing = f"turn {self._agent.turns}: {event.call.name}"
+            self._context.progress(f"{self._agent.id}: {event.call.name}")
+        elif not isinstance(event, _PASSED_BY):
+            self._context.tell(event)
 
     def _last_words(self) -> str:
         """What the agent said last, where it said anything."""
@@ -456,9 +486,12 @@ class _Work:
         return told
 
 
-async def _nothing() -> AsyncIterator[Event]:
-    for event in ():
-        yield event
+def _short(exec_id: str) -> str:
+    """A name that leaves room for an agent's, and is still this loop's alone."""
+    if len(exec_id) <= MAX_NAME:
+        return exec_id
+    mark = hashlib.sha256(exec_id.encode()).hexdigest()[:8]
+    return f"{exec_id[: MAX_NAME - 9]}-{mark}"
 
 
 def _last(reply: Reply) -> _Ended:
@@ -475,6 +508,11 @@ def _tool_result(result: Result) -> Block:
         "content": result.content,
         "is_error": result.is_error,
     }
+
+
+def _unanswered(call: Call, why: str) -> Block:
+    """The result of a call that has none."""
+    return _tool_result(Result(call.id, call.name, f"There is no result: {why}.", is_error=True))
 
 
 def _system(kind: AgentEntry, *, is_copy: bool) -> str:
@@ -513,7 +551,8 @@ def _summary(merged: Merged | None, told: Sequence[Mapping[str, Any]]) -> list[s
     lines = [f"its changes are in the worktree: {merged.written} written, {merged.removed} removed"]
     for one in told:
         where = f"; the agent's is kept in {one['kept']}" if one["kept"] else ""
-        lines.append(f"conflict: {one['path']} was changed by others meanwhile and is theirs{where}")
+        what = f"{one['path']} was changed by others meanwhile and is theirs"
+        lines.append(f"conflict: {what}{where}")
     lines += [f"not brought back: {failed}" for failed in merged.failed]
     more = merged.count - len(told) - len(merged.failed)
     return [*lines, f"{more} more were not brought back"] if more > 0 else lines
@@ -558,6 +597,10 @@ class _Running:
             self._outcome = await self._work.done()
         except (ToolError, SandboxError) as error:
             self._outcome = Outcome(str(error), is_error=True, code=error.code)
+        except Exception as error:
+            log.exception("the agent %s failed", self.id)
+            said = f"The agent failed inside the executor ({type(error).__name__})."
+            self._outcome = Outcome(said, is_error=True, code=Code.INTERNAL)
         self.status = Status.FAILED if self._outcome.is_error else Status.COMPLETED
 
     async def wait(self) -> None:

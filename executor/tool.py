@@ -35,10 +35,12 @@ from executor.model import (
     Limits,
     Progress,
     Question,
+    Result,
     Spilled,
 )
 from executor.paths import Added, Reach
 from executor.session import Session
+from executor.skills import Skill
 
 # ─── what comes in ──────────────────────────────────────────────────────────────────
 
@@ -333,6 +335,33 @@ class Agents(Protocol):
         """Start an agent, or go on with one; see `executor.tools.agents`."""
 
 
+class Called(Protocol):
+    """What a call that a tool made came to."""
+
+    @property
+    def result(self) -> Result:
+        """For the model, but it is the tool's to show it."""
+
+    @property
+    def modifiers(self) -> tuple[Modifier, ...]:
+        """What it changes in the loop, once the tool's own outcome has them, too."""
+
+
+class MakeCall(Protocol):
+    """Answers a call that a tool makes for its own."""
+
+    async def __call__(
+        self, context: Context, canonical: str, given: Mapping[str, Any]
+    ) -> Called:
+        """Permitted, asked about, seen by hooks and run as a call of the model's.
+
+        Args:
+            context: of the call that makes it.
+            canonical: name of the tool in the catalog.
+            given: its arguments, as the loop's toolset has them.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What all calls of one loop share.
@@ -361,6 +390,9 @@ class Surroundings:
         added: directories that the loop has beside its worktree.
         runtime: name of the engine's runtime for its boxes; None = the engine's default.
         read_only: its worktree can't be changed.
+        skills: those that the user trusts, by name.
+        worktree_skills: it has those of its worktree, too.
+        call: answers a call that a tool makes, through all stages; None = none can be made.
         reach: which paths of the box its tools take.
     """
 
@@ -389,6 +421,9 @@ class Surroundings:
     added: tuple[Added, ...] = ()
     runtime: str | None = None
     read_only: bool = False
+    skills: Mapping[str, Skill] = field(default_factory=dict)
+    worktree_skills: bool = False
+    call: MakeCall | None = None
 
     reach: Reach = field(init=False)
 
@@ -721,7 +756,8 @@ def schema_of(arguments: type[BaseModel]) -> dict[str, Any]:
 def _made_schema(arguments: type[BaseModel]) -> dict[str, Any]:
     """Made once: it takes pydantic longer than an engine takes to answer."""
     raw = arguments.model_json_schema(by_alias=True)
-    return _plain(raw, raw.get("$defs", {}))
+    made = _plain(raw, raw.get("$defs", {}))
+    return {**made, "properties": made.get("properties", {})}
 
 
 _UNSHOWN = ("title", "default", "anyOf", "$ref", "$defs")

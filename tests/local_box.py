@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import shutil
 import sys
 from collections.abc import AsyncIterator
@@ -18,7 +19,17 @@ from executor.errors import SandboxError
 from executor.sandbox.box import Sandbox
 from executor.sandbox.connection import Connection
 
+
+def _library() -> str:
+    """The PDFium that is installed with the tests."""
+    found = importlib.util.find_spec("pypdfium2_raw")
+    assert found is not None, "the package pypdfium2 is installed with the tests"
+    assert found.origin is not None
+    return str(Path(found.origin).with_name("libpdfium.so"))
+
+
 AGENT = Path(executor.agent.__file__).parent
+PDF = (sys.executable, _library())
 RIPGREP = shutil.which("rg", path=str(Path(sys.executable).parent))
 
 
@@ -76,6 +87,7 @@ async def open_local_box(root: Path, scratch: Path, lease: float = 30.0) -> Asyn
                 "scratch": str(scratch),
                 "box": "local",
                 "ripgrep": RIPGREP,
+                "pdf": PDF,
                 "environment": {
                     "PATH": "/usr/local/bin:/usr/bin:/bin",
                     "HOME": str(scratch),

@@ -80,7 +80,15 @@ class Hangup:
     """The connection ends without a byte."""
 
 
-Answer: TypeAlias = Say | Status | Stream | Silent | Hangup
+@dataclass(frozen=True)
+class Together:
+    """An answer that is given when so many requests wait for such a one."""
+
+    count: int
+    answer: Say
+
+
+Answer: TypeAlias = Say | Status | Stream | Silent | Hangup | Together
 Script: TypeAlias = Callable[["Request"], Answer]
 
 
@@ -118,6 +126,7 @@ class MessagesServer:
 
     Attributes:
         requests: all so far.
+        script: what it answers.
         url: its address.
         waiting: set while a request is answered with silence.
         left: set when the other side has gone from one of these.
@@ -128,7 +137,9 @@ class MessagesServer:
         self.url = ""
         self.waiting = asyncio.Event()
         self.left = asyncio.Event()
-        self._script = script
+        self.script = script
+        self._held = 0
+        self._all_held = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -140,7 +151,7 @@ class MessagesServer:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             request = await _request(reader)
             self.requests.append(request)
-            await self._answer(self._script(request), request, reader, writer)
+            await self._answer(self.script(request), request, reader, writer)
         writer.close()
 
     async def _answer(
@@ -156,6 +167,12 @@ class MessagesServer:
                     writer.write(piece)
                     await writer.drain()
                     await asyncio.sleep(0)
+            case Together(count, inner):
+                self._held += 1
+                if self._held == count:
+                    self._all_held.set()
+                await self._all_held.wait()
+                await self._answer(inner, request, reader, writer)
             case Status(code, body, headers):
                 more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
                 size = len(body.encode())
@@ -195,9 +212,8 @@ def _pieces(answer: Say, *, is_stream: bool) -> Iterator[bytes]:
     else:
         fields = {**_fields(answer), "content": list(answer.blocks)}
         body = json.dumps({**fields, "usage": USAGE}).encode()
-        size = len(body)
-        head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {size}\r\n\r\n"
-        data = head.encode() + body
+        head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        data = b"HTTP/1.1 200 OK\r\n" + head.encode() + body
     size = answer.cut or len(data)
     for start in range(0, len(data), size):
         yield data[start : start + size]

@@ -67,7 +67,8 @@ def test_a_catalog_of_the_seed_loads_unchanged() -> None:
         'description = "Run build command"\n'
     )
     assert catalog.tools["read_file"].description == "Read file contents with line numbers"
-    assert "build" not in catalog.tools
+    build = catalog.tools["build"]
+    assert (build.description, build.timeout_ms) == ("Run build command", 600_000)
 
 
 def test_all_faults_are_reported_at_once() -> None:
@@ -105,7 +106,7 @@ def test_all_faults_are_reported_at_once() -> None:
         ("[tools.grep]\ntimeout_ms = '9'\n", "timeout_ms: is text; write a whole number"),
         ("[loop_types.x]\n", "loop_types.x.tools: is missing; add it"),
         ("[loop_types.x]\ntools = []\n", "loop_types.x.tools: is empty; name at least one"),
-        ("[loop]\ntoolset = 'fancy'\n", "loop.toolset: there is no 'fancy'; known: standard"),
+        ("[loop]\ntoolset = 'fancy'\n", "loop.toolset: there is no 'fancy'; known: claude-code, loom, standard"),
         ("[loop]\nmode = 'yolo'\n", "loop.mode: is 'yolo'; write"),
         ("[loop]\nworktree = '/'\n", "loop.worktree: unknown key"),
         ("[tools.glob]\nkeep = 'end'\n", "tools.glob.keep: has no effect for this tool"),
@@ -140,7 +141,7 @@ def test_a_specification_is_checked_against_the_catalog() -> None:
     spec = load().loop_spec(".", toolset="nope", loop_type="plam")
     faults = load().faults(spec)
     assert faults == [
-        "toolset: there is no 'nope'; known: standard",
+        "toolset: there is no 'nope'; known: claude-code, loom, standard",
         "loop_type: there is no 'plam'; did you mean plan?",
     ]
 
@@ -151,5 +152,6 @@ def test_a_default_timeout_is_at_most_the_longest() -> None:
     assert "9999 seconds is more than the 600 that max_timeout_ms of run_c" in fault
     assert load().faults(load().loop_spec(".", call_timeout=600)) == []
     longer = "[tools.{}]\nmax_timeout_ms = 10000000\n"
-    user = longer.format("run_command") + longer.format("run_code")
+    commands = [name for name, tool in load().tools.items() if tool.max_timeout_ms is not None]
+    user = "".join(map(longer.format, commands))
     assert with_user_file(user).faults(load().loop_spec(".", call_timeout=9999)) == []

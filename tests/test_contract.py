@@ -19,16 +19,26 @@ from tests.loops import Work, open_work
 CATALOG = load()
 TOOLS = {tool.name: tool for tool in toolsets.registry("standard", CATALOG).all()}
 
+CELL = {"cell_type": "markdown", "id": "a", "metadata": {}, "source": "1"}
+NOTEBOOK = json.dumps({"cells": [CELL], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+
 SAMPLES: dict[str, dict[str, Any]] = {
     "read_file": {"path": "d/a.txt"},
     "write_file": {"path": "d/new.txt", "content": "new\n"},
     "edit_file": {"path": "d/a.txt", "old_string": "two", "new_string": "2"},
+    "notebook_edit": {"notebook_path": "d/n.ipynb", "cell_id": "a", "new_source": "2"},
     "list_directory": {"path": "d"},
     "delete_file": {"path": "d/gone.txt"},
     "move_file": {"from": "d/from.txt", "to": "d/e/to.txt"},
     "glob": {"pattern": "**/*.txt"},
     "grep": {"pattern": "two"},
     "run_command": {"command": "cat d/a.txt"},
+    "run_command_isolated": {"command": "cat d/a.txt"},
+    "task_output": {"task_id": "bash_0"},
+    "kill_shell": {"shell_id": "bash_0"},
+    "build": {"command": "cat d/a.txt"},
+    "test": {"command": "cat d/a.txt"},
+    "validate": {"command": "cat d/a.txt"},
     "run_code": {"language": "bash", "code": "cat d/a.txt"},
     "query_loop": {"target_exec_id": "other", "question": "which port?"},
     "share_data": {"target_exec_ids": ["other"], "data_type": "config", "data": {"port": 1}},
@@ -67,6 +77,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
 }
 ALONE = {"query_loop": Code.NOT_FOUND, "share_data": Code.NOT_FOUND}
 ALONE["ask_user_question"] = Code.APPROVAL_REQUIRED
+ALONE["task_output"] = ALONE["kill_shell"] = Code.NOT_FOUND
 """What the samples of tools come to that need somebody else."""
 
 WRONG: dict[str, Any] = {
@@ -111,13 +122,15 @@ def prepared(work: Work) -> Work:
     """The worktree that the samples are about, as it was at first."""
     for name in ("d/a.txt", "d/gone.txt", "d/from.txt"):
         work.write(name, "one\ntwo\nthree\n")
+    work.write("d/n.ipynb", NOTEBOOK)
     for name in ("d/new.txt", "d/e/to.txt"):
         (work.root / name).unlink(missing_ok=True)
     for path in (work.root / "d", *(work.root / "d").iterdir()):
         path.chmod(0o777 if path.is_dir() else 0o666)
     for name in ("d/new.txt", "d/e/to.txt"):
         work.loop.session.forget(name)
-    work.call("read_file", path="d/a.txt")
+    for name in ("d/a.txt", "d/n.ipynb"):
+        work.call("read_file", path=name)
     return work
 
 

@@ -116,10 +116,14 @@ def test_reply_may_hold_what_is_not_known(loop_thread: LoopThread) -> None:
         {"type": "signature_delta", "signature": "s"},
         {"type": "new_delta", "new": 1},
     ]
-    told = [{"type": "message_start", "message": {"usage": None}}, {"type": "news"}, start]
+    told: list[dict[str, Any]] = [
+        {"type": "message_start", "message": {"usage": None}},
+        {"type": "news"},
+        start,
+    ]
     told += [{"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas]
     told += [{"type": "content_block_stop", "index": 0}, {"type": "message_stop"}]
-    stream = Stream(b": a comment\n\n" + b"".join(map(event, told)))
+    stream = Stream(b": a comment\n\n" + b"".join(event(one) for one in told))
     reply = Client(loop_thread, stream).ask()
     assert reply.content == ({"type": "thinking", "thinking": "Hm.", "signature": "s"},)
     assert reply.usage == Usage() and reply.stop_reason is None
@@ -172,9 +176,7 @@ def test_tries_are_bounded(loop_thread: LoopThread) -> None:
 
 def test_retry_after_is_obeyed(loop_thread: LoopThread) -> None:
     """The far end's own time is waited, not ours: an hour of ours would not end here."""
-    client = Client(
-        loop_thread, Status(429, headers={"retry-after": "0"}), BOTH, first_wait=3600.0
-    )
+    client = Client(loop_thread, Status(429, headers={"retry-after": "0"}), BOTH, first_wait=3600.0)
     assert client.ask().content == BOTH.blocks
 
 
@@ -261,7 +263,7 @@ def test_cut_input_is_empty(loop_thread: LoopThread) -> None:
     """A call that the longest reply has cut has no input, and the stop reason says why."""
     block = {"type": "tool_use", "id": "x", "name": "write_file", "input": {}}
     part = {"type": "input_json_delta", "partial_json": '{"path": "a'}
-    told = [
+    told: list[dict[str, Any]] = [
         {"type": "message_start", "message": {"usage": {}}},
         {"type": "content_block_start", "index": 0, "content_block": block},
         {"type": "content_block_delta", "index": 0, "delta": part},
@@ -269,16 +271,14 @@ def test_cut_input_is_empty(loop_thread: LoopThread) -> None:
         {"type": "message_delta", "delta": {"stop_reason": "max_tokens"}},
         {"type": "message_stop"},
     ]
-    reply = Client(loop_thread, Stream(b"".join(map(event, told)))).ask()
+    reply = Client(loop_thread, Stream(b"".join(event(one) for one in told))).ask()
     assert (reply.stop_reason, reply.calls) == ("max_tokens", (block,))
 
 
 # ─── the key ────────────────────────────────────────────────────────────────────────
 
 
-def test_key_is_shown_nowhere(
-    loop_thread: LoopThread, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_key_is_shown_nowhere(loop_thread: LoopThread, caplog: pytest.LogCaptureFixture) -> None:
     """Not in the client's text, in logs, or in an error that the far end repeats it in."""
     caplog.set_level(logging.DEBUG)
     body = json.dumps({"error": {"type": "authentication_error", "message": f"bad key {KEY}"}})

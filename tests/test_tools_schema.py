@@ -39,6 +39,7 @@ SEED: dict[str, tuple[dict[str, dict[str, Any]], list[str]]] = {
             "offset": number("Line number to start reading from (1-indexed)"),
             "limit": number("Max lines to read (default: 2000)"),
             "encoding": {"type": "string", "enum": ["utf-8", "base64"]},
+            "pages": TEXT,
         },
         ["path"],
     ),
@@ -62,6 +63,16 @@ SEED: dict[str, tuple[dict[str, dict[str, Any]], list[str]]] = {
             },
         },
         ["path", "old_string", "new_string"],
+    ),
+    "notebook_edit": (
+        {
+            "notebook_path": TEXT,
+            "new_source": TEXT,
+            "cell_id": TEXT,
+            "cell_type": {"type": "string", "enum": ["code", "markdown"]},
+            "edit_mode": {"type": "string", "enum": ["replace", "insert", "delete"]},
+        },
+        ["notebook_path", "new_source"],
     ),
     "list_directory": (
         {
@@ -98,6 +109,35 @@ SEED: dict[str, tuple[dict[str, dict[str, Any]], list[str]]] = {
             "timeout_ms": number("Timeout in milliseconds (default: 120000)"),
         },
         ["command"],
+    ),
+    "run_command_isolated": (
+        {
+            "command": text("Shell command to execute"),
+            "timeout_ms": number("Timeout in milliseconds (default: 120000)"),
+        },
+        ["command"],
+    ),
+    "task_output": (
+        {
+            "task_id": text("The task ID to get output from"),
+            "block": FLAG,
+            "timeout": {"type": "number", "minimum": 0, "maximum": 600000},
+        },
+        ["task_id"],
+    ),
+    "kill_shell": (
+        {"shell_id": text("The ID of the background shell to kill")},
+        ["shell_id"],
+    ),
+    **dict.fromkeys(
+        ("build", "test", "validate"),
+        (
+            {
+                "command": TEXT,
+                "timeout_ms": number("Timeout in milliseconds (default: 600000)"),
+            },
+            [],
+        ),
     ),
     "run_code": (
         {
@@ -175,6 +215,10 @@ DESCRIPTIONS = {
     "glob": "Find files matching a glob pattern (e.g., **/*.rs)",
     "grep": "Search file contents with regex. Returns matching lines with context.",
     "run_command": "Execute a shell command in the worktree. Use for git, build tools, tests.",
+    "run_command_isolated": "Execute command without network",
+    "build": "Run build command",
+    "test": "Run test suite",
+    "validate": "Run validation command",
     "query_loop": "Ask another running loop a question. Returns their reply.",
     "share_data": "Share data with other loops (e.g., API schemas, config values).",
     "create_plan": "Create plan with specs. Structured output - no markdown parsing.",

@@ -6,9 +6,12 @@ call of its own, and may look at its output and end it meanwhile. Loaded on firs
 
 from __future__ import annotations
 
+import os
+
 from . import processes
 from .commands import Commands, Job
 from .operation import Failure
+from .spool import CAP, MEMORY, Spool
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,6 +37,18 @@ class BackgroundJob(Job):
         self.moves = False
         self.waiter: Waiter | None = None
         self.answer: Callable[[int], None] | None = None
+        self.claims: list[int] = []
+
+    def _spool(self) -> Spool:
+        tasks: Tasks = self.commands.tasks
+        self.claims.append(tasks.claim())
+        return Spool(self.commands.scratch, self.claims[-1])
+
+    def release(self) -> None:
+        """Free files, pipes, the timer, and the place that was meant for the output."""
+        super().release()
+        self.commands.tasks.give_back(sum(self.claims))
+        self.claims = []
 
     def _reply(self, value: dict[str, Any], data: bytes) -> None:
         self._end(lambda channel: self.service.reply(channel, value, data))
@@ -44,12 +59,13 @@ class BackgroundJob(Job):
     def _end(self, answer: Callable[[int], None]) -> None:
         """Tell whoever waits; otherwise whoever asks first."""
         tasks: Tasks = self.commands.tasks
-        if self.waiter is None:
+        waiter = self.waiter
+        if waiter is None:
             self.answer = answer
-        else:
-            tasks.forget(self)
-            self.waiter.leave()
-            answer(self.waiter.channel)
+            return
+        tasks.forget(self)
+        waiter.leave()
+        answer(waiter.channel)
 
     def look(self, head: int, tail: int) -> tuple[dict[str, Any], bytes]:
         """What it has printed so far: the ends of it."""
@@ -124,6 +140,7 @@ class Tasks:
         self._service = commands.service
         self._jobs: dict[str, BackgroundJob] = {}
         self._ended: dict[str, int] = {}
+        self._room = _size_of(commands.scratch) // 2
         self.operations: dict[str, Callable[[int, dict[str, Any], bytes], None]] = {
             "begin": self._begin,
             "await_task": self._await,
@@ -132,6 +149,19 @@ class Tasks:
             "left": self._left,
             "end_left": self._end_left,
         }
+
+    def claim(self) -> int:
+        """Bytes that one more stream may keep on disk: as any command's, while there is room.
+
+        Commands that are waited for need the other half, for their outputs and scripts.
+        """
+        size = max(MEMORY, min(CAP, self._room // 4))
+        self._room -= size
+        return size
+
+    def give_back(self, size: int) -> None:
+        """So much is no longer needed."""
+        self._room += size
 
     def forget(self, job: BackgroundJob) -> None:
         """It has ended and its end was told."""
@@ -225,6 +255,15 @@ class Tasks:
         owner = processes.Owner(-1, marker, members[0].start)
         ending = Leftover(self._commands, channel, float(arguments["grace"]))
         ending.begin(owner, len(members))
+
+
+def _size_of(directory: str) -> int:
+    """Bytes of the file system that a directory is on."""
+    try:
+        found = os.statvfs(directory)
+    except OSError:
+        return 0
+    return found.f_blocks * found.f_frsize
 
 
 def _arguments_of(pid: int) -> str:

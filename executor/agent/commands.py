@@ -563,11 +563,14 @@ class Job:
 
     def _add_stream(self, descriptor: int, kind: int) -> None:
         os.set_blocking(descriptor, False)
-        stream = Stream(descriptor, kind, Spool(self.commands.scratch))
+        stream = Stream(descriptor, kind, self._spool())
         self.streams.append(stream)
         self.service.watch(descriptor, select.EPOLLIN, lambda events: self._read(stream))
 
     # ── output ──
+
+    def _spool(self) -> Spool:
+        return Spool(self.commands.scratch)
 
     def _read(self, stream: Stream) -> int:
         """Take one piece of output; its size, 0 at the end of the pipe, -1 if there is none."""

@@ -29,7 +29,7 @@ from .workspace import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
     from typing import Any, TypeAlias
 
     from .operation import Operation, Reply, Steps
@@ -135,6 +135,55 @@ def read(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Reply 
     reply, lines = _reply(path, status.st_mtime_ns, data, window)
     reply["key"] = key
     return reply, lines
+
+
+class Content:
+    """All bytes of a file.
+
+    Attributes:
+        data: they.
+        facts: `size`, `modified`, `hash` and `key` of the file.
+    """
+
+    __slots__ = ("data", "facts")
+
+    def __init__(self, data: bytes, facts: dict[str, Any]) -> None:
+        self.data = data
+        self.facts = facts
+
+
+def content(workspace: Workspace, path: str, limit: int) -> Generator[None, Any, Content]:
+    """All bytes of a regular file.
+
+    Args:
+        workspace: the file is in.
+        path: of it, as the host gives it.
+        limit: bytes that it may have.
+
+    Raises:
+        Failure: TOO_LARGE; or it can't be read.
+    """
+    if "\\" in path:
+        path = workspace.spelled_out(path)
+    with workspace.failures(path):
+        fd = workspace.open(path, os.O_RDONLY)
+        try:
+            status = os.fstat(fd)
+            _require_regular(status, path)
+            if status.st_size > limit:
+                raise Failure(
+                    "TOO_LARGE",
+                    f"{shown(path)} has {status.st_size} bytes; at most {limit} can be shown. "
+                    "Use run_command to make a smaller one of it.",
+                    {"size": status.st_size, "limit": limit},
+                )
+            data = yield from _contents(fd, limit)
+            key = workspace.key(fd)
+        finally:
+            os.close(fd)
+    hashed = yield from _digest(data)
+    modified = time_text(status.st_mtime_ns)
+    return Content(data, {"size": len(data), "modified": modified, "hash": hashed, "key": key})
 
 
 def _window(arguments: dict[str, Any]) -> text.Window:
@@ -341,6 +390,55 @@ def edit(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
     """Replace pieces of text in a file whose content the caller knows: all of them, or none."""
     path = workspace.spelled_out(arguments["path"])
     steps = _steps(arguments, body)
+    done = yield from rewrite(
+        workspace, path, arguments.get("expect"), lambda data: _edited_by(data, steps)
+    )
+    reply = {
+        "replacements": done.result.replacements,
+        "first_line": done.result.first_line,
+        "original_size": done.size,
+        "size": len(done.result.text),
+        "hash": done.hash,
+        "key": done.key,
+    }
+    return reply, b""
+
+
+class Rewritten:
+    """A file that has another content now.
+
+    Attributes:
+        result: what made the content.
+        size: bytes that the file had before.
+        hash, key: of the file now.
+    """
+
+    __slots__ = ("hash", "key", "result", "size")
+
+    def __init__(self, result: Any, size: int, digest: str, key: str | None) -> None:
+        self.result = result
+        self.size = size
+        self.hash = digest
+        self.key = key
+
+
+def rewrite(
+    workspace: Workspace,
+    path: str,
+    expect: str | None,
+    make: Callable[[bytes], Generator[None, Any, Any]],
+) -> Generator[None, Any, Rewritten]:
+    """Make something else of a file whose content the caller knows.
+
+    Args:
+        workspace: the file is in.
+        path: of it, spelled out.
+        expect: hash of the content that the caller knows.
+        make: the content → what has the new one as its `text`.
+
+    Raises:
+        Failure: nothing was changed.
+    """
     with workspace.failures(path):
         _require_file_name(path)
         with workspace.locate(path, follow=True) as place:
@@ -350,25 +448,17 @@ def edit(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
             if found is None:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
             _require_regular(found, path)
-            fd, before = _open_known(place, path, arguments.get("expect"), EDIT_LIMIT)
+            fd, before = _open_known(place, path, expect, EDIT_LIMIT)
             try:
                 data = yield from _contents(fd, EDIT_LIMIT)
-                if (yield from _digest(data)) != arguments.get("expect"):
+                if (yield from _digest(data)) != expect:
                     raise _changed(path)
-                edited = yield from _edited_by(data, steps)
-                yield from _save(place, path, edited.text, (fd, before))
+                made = yield from make(data)
+                yield from _save(place, path, made.text, (fd, before))
             finally:
                 os.close(fd)
             key = workspace.key(place.parent, place.name)
-    reply = {
-        "replacements": edited.replacements,
-        "first_line": edited.first_line,
-        "original_size": len(data),
-        "size": len(edited.text),
-        "hash": (yield from _digest(edited.text)),
-        "key": key,
-    }
-    return reply, b""
+    return Rewritten(made, len(data), (yield from _digest(made.text)), key)
 
 
 def _steps(arguments: dict[str, Any], body: bytes) -> list[tuple[bytes, bytes, bool]]:

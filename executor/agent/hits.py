@@ -24,7 +24,7 @@ _MAX_WARNINGS = 20
 _RECORD = re.compile(rb"([^\0]+)\0(\d+)(?::(\d+):|-)([^\n]*)\n")
 _RECORD_START = re.compile(rb"([^\0]+)\0(\d+)(?::(\d+):|-)")
 _NAMED = re.compile(rb"([^\0]+)\0")
-_COUNTED = re.compile(rb"([^\0]+)\0(\d+)\n")
+_COUNTED = re.compile(rb"([^\0]+)\0(\d+)\r?\n")
 _BINARY = re.compile(
     rb"\./(.*?): binary file matches \(found \"\\0\" byte around offset \d+\)\n", re.DOTALL
 )
@@ -373,7 +373,7 @@ class Names:
         self._record = _COUNTED if self._counts else _NAMED
         self._rest = b""
         self._found: list[tuple[bytes, int]] = []
-        self._files = self._matches = self._size = self._work = 0
+        self._files = self._matches = self._size = self._held = self._work = 0
         self._more_warnings = 0
         self._partial = False
         self.read = 0
@@ -414,14 +414,24 @@ class Names:
     def _take(self, name: bytes, count: int) -> None:
         self._files += 1
         self._matches += count
-        self._size += len(self._line(name, count)) + 1
+        size = len(self._line(name, count)) + 1
+        self._size += size
+        self._held += size
         self._found.append((name, count))
-        if len(self._found) > 4 * self._options.max_results:
+        if self._held > 4 * self._options.max_bytes:
             self._in_order()
 
     def _in_order(self) -> list[tuple[bytes, int]]:
+        """The first names; no more of them are held than the limits allow."""
         self._found.sort()
-        del self._found[self._options.max_results :]
+        size = kept = 0
+        for name, count in self._found[: self._options.max_results]:
+            size += len(self._line(name, count)) + 1
+            if size > self._options.max_bytes + 1 and kept:
+                break
+            kept += 1
+            self._held = size
+        del self._found[kept:]
         return self._found
 
     def _line(self, name: bytes, count: int) -> bytes:
@@ -446,14 +456,7 @@ class Names:
 
     def reply(self) -> tuple[dict[str, Any], bytes]:
         """The reply, with as many lines as the limits allow."""
-        lines: list[bytes] = []
-        size = 0
-        for name, count in self._in_order():
-            line = self._line(name, count)
-            size += len(line) + 1
-            if size > self._options.max_bytes and lines:
-                break
-            lines.append(line)
+        lines = [self._line(name, count) for name, count in self._in_order()]
         more = [f"and {self._more_warnings} more warnings"] if self._more_warnings else []
         reply = {
             "matches": self._matches,

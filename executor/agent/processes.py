@@ -45,8 +45,9 @@ def spawn(
     directory: str,
     out: int,
     err: int,
+    source: int = -1,
 ) -> int:
-    """Start the program in this file in its own session, with nothing on its input.
+    """Start the program in this file in its own session, with nothing or `source` on its input.
 
     `posix_spawn` is vfork: a third faster than fork and exec for a process of our size.
     It can't change the directory, so the agent itself goes there and back.
@@ -66,7 +67,9 @@ def spawn(
             argv,
             environment,
             file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0)
+                if source < 0
+                else (os.POSIX_SPAWN_DUP2, source, 0),
                 (os.POSIX_SPAWN_DUP2, out, 1),
                 (os.POSIX_SPAWN_DUP2, err, 2),
             ],

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 HIDDEN = ("/proc", "/sys", "/dev", RUNTIME)
 """What no operation enters: processes, the kernel, devices, and the executor's own files."""
-READS = frozenset({"read", "stat", "glob", "grep"})
+READS = frozenset({"read", "read_image", "read_pages", "read_notebook", "stat", "glob", "grep"})
 """Operations that may be given the whole box."""
 LOOKS = READS | {"list"}
-CHANGES = frozenset({"write", "edit", "delete", "move"})
+CHANGES = frozenset({"write", "edit", "edit_notebook", "delete", "move"})
 _NAMES = ("path", "from", "to")
 
 
@@ -238,6 +238,7 @@ class Roots:
     def _shared(self, found: Workspace) -> Workspace:
         found.restrictions = self._worktree.restrictions
         found.ripgrep = self._worktree.ripgrep
+        found.pdf = self._worktree.pdf
         return found
 
 

@@ -43,6 +43,7 @@ PAUSE_INPUT = 4 << 20
 SLICE = 0.005
 """Seconds that operations run on before the loop looks elsewhere."""
 BACKGROUND = ("begin", "await_task", "peek", "stop_task", "left", "end_left")
+RICH = ("read_image", "read_pages", "read_notebook", "edit_notebook")
 """What `background` does; it is loaded when the first of them comes."""
 DEFAULT_LEASE = 30.0
 DIRECTORIES = "/workspaces"
@@ -263,6 +264,8 @@ class Service:
         self.workspace = Workspace(settings["root"])
         if "ripgrep" in settings:
             self.workspace.ripgrep = settings["ripgrep"]
+        if "pdf" in settings:
+            self.workspace.pdf = tuple(settings["pdf"])
         self.roots = Roots(self.workspace, settings.get("roots", ()), settings.get("hidden", ()))
         self.commands = Commands(self, settings)
 
@@ -397,10 +400,17 @@ class Service:
         operation = self.operations.get(name)
         if operation is None:
             # On first use: most of an idle box's memory is code.
-            from .restrictions import OPERATIONS as RESTRICTIONS
-            from .search import OPERATIONS
+            if name in RICH:
+                from .notebooks import OPERATIONS
+                from .pages import OPERATIONS as PAGES
+                from .pictures import OPERATIONS as PICTURES
 
-            self.operations.update(OPERATIONS | RESTRICTIONS)
+                self.operations.update(OPERATIONS | PICTURES | PAGES)
+            else:
+                from .restrictions import OPERATIONS as RESTRICTIONS
+                from .search import OPERATIONS
+
+                self.operations.update(OPERATIONS | RESTRICTIONS)
             operation = self.operations.get(name)
         if operation is None:
             raise Failure("INTERNAL", f"unknown operation {name!r}")
@@ -512,7 +522,9 @@ class Task:
         try:
             environment = {"PATH": os.defpath, "LANG": "C.UTF-8"}
             argv = command.argv
-            self.pid = processes.spawn(argv[0], argv, environment, self.directory, out, err)
+            self.pid = processes.spawn(
+                argv[0], argv, environment, self.directory, out, err, command.source
+            )
         except OSError as error:
             failure = processes.start_failure(error, os.path.basename(command.argv[0]))
             self.pid = 0

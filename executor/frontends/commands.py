@@ -45,9 +45,11 @@ from executor.frontends.options import (
     Quota,
     Runtime,
     Seccomp,
+    Skills,
     Toolset,
     Uid,
     Worktree,
+    WorktreeSkills,
     environment_of,
 )
 from executor.frontends.rendering import raw_content, render_content, render_tool_result
@@ -118,6 +120,8 @@ def run(
     exec_id: ExecId = None,
     uid: Uid = None,
     add_dir: AddDir = None,
+    skills: Skills = None,
+    worktree_skills: WorktreeSkills = None,
     seccomp: Seccomp = None,
     quota: Quota = None,
     disk: Disk = None,
@@ -152,6 +156,8 @@ def run(
             exec_id=exec_id,
             uid=uid,
             add_dirs=tuple(add_dir) if add_dir else None,
+            skills=tuple(skills) if skills else None,
+            worktree_skills=worktree_skills,
             seccomp=seccomp,
             quota=quota,
             disk_bytes=disk,
@@ -316,6 +322,8 @@ def call(
     env: Env = None,
     uid: Uid = None,
     add_dir: AddDir = None,
+    skills: Skills = None,
+    worktree_skills: WorktreeSkills = None,
     seccomp: Seccomp = None,
     quota: Quota = None,
     disk: Disk = None,
@@ -344,6 +352,8 @@ def call(
             environment=environment_of(env),
             uid=uid,
             add_dirs=tuple(add_dir) if add_dir else None,
+            skills=tuple(skills) if skills else None,
+            worktree_skills=worktree_skills,
             seccomp=seccomp,
             quota=quota,
             disk_bytes=disk,
@@ -388,13 +398,19 @@ def _arguments(text: str) -> dict[str, Any]:
 
 async def _read_first(loop: Loop, name: str, given: dict[str, Any]) -> None:
     """A person who calls a tool has seen the file; the session must know its content too."""
-    tool, path = loop.registry.get(name), given.get("path")
-    if tool is None or tool.canonical not in ("edit_file", "write_file"):
+    tool = loop.registry.get(name)
+    reader = next((one for one in loop.registry.all() if one.canonical == "read_file"), None)
+    if reader is None or tool is None or tool.canonical not in ("edit_file", "write_file"):
         return
-    for extra in ({"limit": 1}, {"encoding": "base64"}):
-        reading = await loop.execute(Call("read", "read_file", {"path": path, **extra}))
+    known = reader.schema["properties"].keys()
+    key = "path" if "path" in known else "file_path"
+    path = given.get(key)
+    ways = [extra for extra in ({"limit": 1}, {"encoding": "base64"}) if extra.keys() <= known]
+    for extra in ways or [{}]:
+        reading = await loop.execute(Call("read", reader.name, {key: path, **extra}))
         if not reading.is_error and reading.structured is not None:
-            loop.mark_read(str(path), reading.structured["hash"])
+            if (digest := reading.structured.get("hash")) is not None:
+                loop.mark_read(str(path), digest)
             say(f"read {one_line(str(path))} first, as {name} requires")
             return
 

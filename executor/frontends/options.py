@@ -57,6 +57,19 @@ AddDir = Annotated[
         help="DIR, DIR:ro or DIR:rw at /workspaces/NAME beside the worktree; may be repeated.",
     ),
 ]
+Skills = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--skills", help="Directory of skills, which is trusted; may be repeated."
+    ),
+]
+WorktreeSkills = Annotated[
+    bool | None,
+    typer.Option(
+        "--worktree-skills/--no-worktree-skills",
+        help="Take skills from .claude in the worktree too; they grant nothing.",
+    ),
+]
 ExecId = Annotated[str | None, typer.Option("--exec-id", help="Name of the loop.")]
 Seccomp = Annotated[
     str | None,

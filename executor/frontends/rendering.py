@@ -41,7 +41,17 @@ def raw_content(result: Result) -> str:
 
 
 def _subject(call: Call) -> str:
-    for name in ("path", "command", "pattern", "from", "language", "summary"):
+    for name in (
+        "path",
+        "file_path",
+        "notebook_path",
+        "skill",
+        "command",
+        "pattern",
+        "from",
+        "language",
+        "summary",
+    ):
         value = call.input.get(name)
         if isinstance(value, str):
             return one_line(value.replace("\n", " "), MAX_SUBJECT)

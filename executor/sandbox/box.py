@@ -167,6 +167,18 @@ def loop_quota(host: Host, spec: LoopSpec) -> contextlib.AbstractAsyncContextMan
     return quota.opened(spec, host.identity, is_local, forbidden, host.progress)
 
 
+def worktree_of(host: Host, spec: LoopSpec) -> ownership.Worktree:
+    """Opens a loop's worktree as its boxes have it; the caller closes it.
+
+    Raises:
+        ConfigError: it can't be used.
+    """
+    placed = host.quota.place() if host.quota is not None else None
+    if placed is not None:
+        return placed
+    return ownership.open_worktree(spec.worktree, _forbidden(host.engine, host.identity))
+
+
 def _forbidden(engine: Engine, identity: Identity) -> list[Path]:
     """Places of ours and of the engine's that no worktree may be in."""
     forbidden = [identity.state]
@@ -218,8 +230,8 @@ class _Opening:
         facts = self.engine.facts
         await self._record_overrides()
         await self.quota.admit(self.name)
-        self.worktree = self.quota.place() or ownership.open_worktree(
-            self.spec.worktree, _forbidden(self.engine, self.identity)
+        self.worktree = worktree_of(
+            Host(self.engine, self.identity, quota=self.quota), self.spec
         )
         for directory in self.spec.directories:
             forbidden = _forbidden(self.engine, self.identity)

@@ -35,6 +35,17 @@ _PAUSE = 0.001
 log = logging.getLogger(__name__)
 
 
+def _moment() -> int:
+    """A time that what was changed before this is not after, and what is changed next is.
+
+    The clock of inodes stands still for milliseconds: it is waited for.
+    """
+    moment = time.time_ns()
+    while before_now() <= moment:
+        time.sleep(_PAUSE)
+    return moment
+
+
 @dataclass(frozen=True, slots=True)
 class Conflict:
     """An entry that both the agent and somebody else changed.
@@ -79,6 +90,7 @@ class Copy:
         self.tree = tree
         self._opened_at = self._filled_at = 0
         self._directories: dict[int, Origin] = {}
+        self._entries: set[tuple[int, str]] = set()
 
     def fill(self, worktree: Worktree, stop: threading.Event) -> None:
         """Take all that is in a worktree now but its `.git`.
@@ -87,13 +99,17 @@ class Copy:
             OSError, Moved: it could not be copied.
             Stopped: it was called off.
         """
-        self._opened_at = before_now()
+        self._opened_at = _moment()
         source, target = worktree.readable(), os.open(self.tree, DIRECTORY)
         try:
-            mirror = Mirror(
-                source, target, stop, hidden=_HIDDEN, directories=self._directories
-            )
-            mirror.run()
+            Mirror(
+                source,
+                target,
+                stop,
+                hidden=_HIDDEN,
+                directories=self._directories,
+                entries=self._entries,
+            ).run()
             # The cover of the worktree's `.git` needs something to lie on.
             if worktree.git is GitEntry.FILE:
                 os.close(os.open(".git", os.O_CREAT | os.O_EXCL, 0o600, dir_fd=target))
@@ -102,11 +118,7 @@ class Copy:
         finally:
             os.close(target)
             os.close(source)
-        self._filled_at = time.time_ns()
-        while before_now() <= self._filled_at:
-            # The clock of inodes stands still for milliseconds: what is changed from here on
-            # has a later time.
-            time.sleep(_PAUSE)
+        self._filled_at = _moment()
 
     def merge(self, worktree: Worktree, stop: threading.Event, most: int) -> Merged:
         """Bring back what was changed in the copy. To be called when no box uses it.
@@ -131,14 +143,13 @@ class Copy:
                 foreign_since=self._opened_at,
                 hidden=_HIDDEN,
                 directories=self._directories,
+                entries=self._entries,
             ).run()
             conflicts = tuple(_versions(source, report.paths, most))
         finally:
             os.close(target)
             os.close(source)
-        return Merged(
-            report.written, report.removed, conflicts, tuple(report.failed), report.count
-        )
+        return Merged(report.written, report.removed, conflicts, tuple(report.failed), report.count)
 
 
 def _versions(root: int, paths: Iterable[str], most: int) -> Iterable[Conflict]:
@@ -162,15 +173,15 @@ def _versions(root: int, paths: Iterable[str], most: int) -> Iterable[Conflict]:
 
 
 class Placed(Quota):
-    """No limit, over a directory that is given."""
+    """No limit, over a loop's own worktree, which is read-only there."""
 
-    def __init__(self, quota: Quota) -> None:
-        super().__init__(quota.described)
-        self._inner = quota
+    def __init__(self, source: Callable[[], Worktree]) -> None:
+        super().__init__()
+        self._source = source
 
-    def place(self) -> Worktree | None:
-        """See `Quota.place`: as the loop's own box has it."""
-        return self._inner.place()
+    def place(self) -> Worktree:
+        """See `Quota.place`."""
+        return self._source()
 
 
 class Unwatched(Quota):
@@ -212,14 +223,13 @@ class Ground:
         self.worktree = worktree
         self._source = source
 
-    def quota(self, spec: LoopSpec, outer: Quota) -> Quota:
+    def quota(self, spec: LoopSpec) -> Quota:
         """What keeps the agent's boxes within their limits, and says where they work.
 
         Args:
             spec: of the agent.
-            outer: of its loop.
         """
-        return Placed(outer)
+        return Placed(self._source)
 
     async def merge(self, most: int) -> Merged | None:
         """Bring back what it changed, when no box of it is left; None = it could change nothing.
@@ -239,7 +249,7 @@ class _Copied(Ground):
         self._copy = copy
         self._stop = stop
 
-    def quota(self, spec: LoopSpec, outer: Quota) -> Quota:
+    def quota(self, spec: LoopSpec) -> Quota:
         return Unwatched(self.worktree) if spec.quota == "none" else Watched(spec, self.worktree)
 
     async def merge(self, most: int) -> Merged | None:

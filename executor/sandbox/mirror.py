@@ -130,6 +130,8 @@ class Mirror:
         stop: ends the work when it is set.
         directories: inode inside → the directory outside. A filling adds to it what bringing
             back needs, to see which directories were moved, and by whom.
+        entries: (inode outside of a directory, name) of all that was filled in, likewise. With
+            it, what somebody made in the target meanwhile is left there without a word.
     """
 
     def __init__(
@@ -142,6 +144,7 @@ class Mirror:
         foreign_since: int = 0,
         hidden: frozenset[str] = frozenset(),
         directories: dict[int, Origin],
+        entries: set[tuple[int, str]] | None = None,
     ) -> None:
         self._source = Trail(source)
         self._target = Trail(target)
@@ -152,6 +155,7 @@ class Mirror:
         self._is_filling = changed_since == EVERYTHING
         self._hidden = hidden
         self._directories = directories
+        self._entries = entries
         self._places = (
             {} if self._is_filling else {one.inode: one[1:] for one in directories.values()}
         )
@@ -266,6 +270,8 @@ class Mirror:
                     status = entry.stat(follow_symlinks=False)
                     if self._is_filling and self._is_hidden(status):
                         continue
+                    if self._is_filling and self._entries is not None:
+                        self._entries.add((level.source.st_ino, entry.name))
                     is_old = level.is_same and status.st_ctime_ns <= self._changed_since
                     if is_old and status.st_nlink == 1 and not stat.S_ISDIR(status.st_mode):
                         continue
@@ -520,7 +526,8 @@ class Mirror:
         What is no file, link or directory never went into the source, so it stays.
         """
         if self._is_foreign(there):
-            self._keep(name, "changed or made there meanwhile")
+            if not self._is_made_there(name):
+                self._keep(name, "changed or made there meanwhile")
             return False
         if stat.S_ISDIR(there.st_mode):
             return self._remove_tree(name, there)
@@ -534,6 +541,12 @@ class Mirror:
                 return False
             return True
         return False
+
+    def _is_made_there(self, name: str) -> bool:
+        """An entry of the target was never in the source, and it is known."""
+        if self._entries is None:
+            return False
+        return (os.fstat(self._target.descriptor).st_ino, name) not in self._entries
 
     def _unlink(self, name: str, there: os.stat_result) -> None:
         self._touch(there)

@@ -39,6 +39,8 @@ MAX_RECORDS = 5 << 20
 MAX_LEFT = 200
 """Calls of which is said what they left running."""
 MAX_PATHS = 1000
+MAX_PARTS = 1500
+"""Texts and pictures of one notebook."""
 MAX_ENTRIES = 10_000
 """Records of an answer where the request does not say how many."""
 SLACK = 1 << 20
@@ -89,6 +91,10 @@ def most_data(op: str, arguments: Mapping[str, Any]) -> int:
         return MAX_RAW
     if op == "fetch":
         return _asked(arguments, "size")
+    if op == "read_image":
+        return _asked(arguments, "max_bytes")
+    if op in ("read_pages", "read_notebook"):
+        return _asked(arguments, "max_bytes") + _asked(arguments, "picture_bytes")
     if op in ("read", "grep"):
         return _asked(arguments, "max_bytes") + 4 * _asked(arguments, "line_chars") + SLACK
     return _MOST.get(op, MAX_DATA)
@@ -96,7 +102,7 @@ def most_data(op: str, arguments: Mapping[str, Any]) -> int:
 
 _MOST = {"list": MAX_RECORDS} | dict.fromkeys(
     (
-        *("write", "edit", "stat", "move", "resolve", "restrict"),
+        *("write", "edit", "edit_notebook", "stat", "move", "resolve", "restrict"),
         *("begin", "stop_task", "left", "end_left"),
     ),
     0,
@@ -307,6 +313,65 @@ def _is_stream(value: Any) -> bool:
     )
 
 
+_PART: Mapping[str, Test] = {
+    "kind": lambda value: value in ("source", "output", "picture"),
+    "cell": _word,
+    "what": _word,
+    "count": _maybe_count,
+    "length": _count,
+    "left_out": _count,
+}
+
+
+def _parts(value: Any) -> bool:
+    return (
+        type(value) is list
+        and len(value) <= MAX_PARTS
+        and all(
+            type(part) is dict
+            and part.keys() == _PART.keys()
+            and all(is_right(part[name]) for name, is_right in _PART.items())
+            for part in value
+        )
+        and _remarks([part[name] for part in value for name in ("cell", "what")])
+    )
+
+
+_PAGE: Mapping[str, Test] = {
+    "kind": lambda value: value in ("page", "picture", "damaged"),
+    "page": _count,
+    "length": _count,
+    "left_out": _count,
+}
+
+
+def _pages(value: Any) -> bool:
+    return (
+        type(value) is list
+        and len(value) <= MAX_PARTS
+        and all(
+            type(part) is dict
+            and part.keys() == _PAGE.keys()
+            and all(is_right(part[name]) for name, is_right in _PAGE.items())
+            for part in value
+        )
+    )
+
+
+def _is_parted(value: dict[str, Any], data: bytes) -> bool:
+    return bool(sum(part["length"] for part in value["parts"]) == len(data))
+
+
+def _is_whole(value: dict[str, Any], data: bytes) -> bool:
+    return bool(value["size"] == len(data))
+
+
+_FILE: Mapping[str, Test] = {
+    "size": _count,
+    "modified": _word,
+    "hash": _maybe_word,
+    "key": _key,
+}
 _NOT_READ = frozenset({"cut_by", "whole", "bom", "encoding"})
 _READ_RAW = Shape({"size": _count, "modified": _word, "hash": _maybe_word, "key": _key})
 
@@ -343,6 +408,18 @@ _SHAPES: dict[str, Shape] = {
         },
         _NOT_READ,
         _is_read,
+    ),
+    "read_image": Shape(
+        {**_FILE, "media_type": _word, "width": _count, "height": _count}, fits=_is_whole
+    ),
+    "read_pages": Shape({**_FILE, "pages": _count, "parts": _pages}, fits=_is_parted),
+    "read_notebook": Shape(
+        {**_FILE, "cells": _count, "shown": _count, "language": _maybe_word, "parts": _parts},
+        fits=_is_parted,
+    ),
+    "edit_notebook": Shape(
+        {"size": _count, "hash": _maybe_word, "key": _key}
+        | {"cell": _word, "type": _word, "cells": _count}
     ),
     "write": Shape({"size": _count, "hash": _maybe_word, "key": _key, "created": _flag}),
     "edit": Shape(

@@ -54,7 +54,9 @@ def childless(loop: Surroundings) -> str | None:
     if loop.depth >= MAX_DEPTH:
         return f"agents are started at most {MAX_DEPTH} deep; do the work yourself"
     if loop.agents is None:
-        return "no model was given that agents could ask (Controller(model=...))"
+        return (
+            "no model was given that agents could ask (ANTHROPIC_API_KEY, or Controller(model=...))"
+        )
     return None
 
 

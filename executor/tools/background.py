@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -56,14 +57,23 @@ async def start(context: Context, arguments: dict[str, Any], description: str) -
     task = CommandTask(context, background.new_id(KIND), description, arguments)
     try:
         await task.begin()
-    except asyncio.CancelledError:
-        background.keep_running(task.discard())
+    except (asyncio.CancelledError, ToolError) as error:
+        if not isinstance(error, ToolError) or error.code is Code.TIMEOUT:
+            background.keep_running(task.discard())
         raise
     background.add(task)
     background.keep_running(task.watch())
     return Outcome(
         f"Background task started: {task.id}",
-        {"task_id": task.id, "status": task.status, "description": task.description},
+        {
+            "task_id": task.id,
+            "status": task.status,
+            "description": task.description,
+            "exit_code": None,
+            "cwd": context.cwd,
+            "lane": context.loop.lane,
+            "merged": context.loop.toolset.merge_stderr,
+        },
         is_fitted=True,
     )
 
@@ -86,7 +96,8 @@ class CommandTask:
         self.id = task_id
         self.description = one_line(description, DESCRIPTION)
         self.status = Status.RUNNING
-        self._context = context
+        # Whoever listens to the call does not listen to what comes after it.
+        self._context = replace(context, emit=None)
         self._box = context.loop.box
         self._arguments = {**arguments, "task": task_id, "shelve": True}
         self._ends = {name: arguments[name] for name in ("head", "tail")}
@@ -106,7 +117,7 @@ class CommandTask:
         await self._box.request("begin", self._arguments, timeout=PATIENCE)
 
     async def discard(self) -> None:
-        """End what nobody will ever ask for: its call was cancelled as it began."""
+        """End what nobody will ever ask for: its call was over before it was known to run."""
         with suppress(ToolError, SandboxError):
             await self._box.request("stop_task", {"task": self.id}, timeout=PATIENCE)
             await self._box.request(AWAIT, self._waiting, timeout=PATIENCE)
@@ -121,8 +132,10 @@ class CommandTask:
             answer = await self._box.request(AWAIT, self._waiting, timeout=self._timeout)
         except (SandboxError, ToolError) as error:
             self._end(Status.LOST, (f"lost: {error}",))
-        except asyncio.CancelledError:
-            self._end(Status.LOST, ("lost: the loop was closed",))
+        except BaseException as error:
+            was_closed = isinstance(error, asyncio.CancelledError)
+            reason = "the loop was closed" if was_closed else type(error).__name__
+            self._end(Status.LOST, (f"lost: {reason}",))
             raise
         else:
             self._answer = answer
@@ -133,10 +146,10 @@ class CommandTask:
     def _judged(self, value: dict[str, Any]) -> tuple[Status, tuple[str, ...]]:
         """Where an answer leaves it, and why it failed."""
         self.exit_code = value["exit_code"]
-        if value["exit_code"] == 0 and not value["timed_out"]:
-            return Status.COMPLETED, ()
         if value.get("cancelled") is True:
             return Status.KILLED, ()
+        if value["exit_code"] == 0 and not value["timed_out"]:
+            return Status.COMPLETED, ()
         found = causes(value, self._timeout or 0.0, self._context.loop.limits)
         # Its exit code is said already.
         return Status.FAILED, tuple(cause for cause in found if not cause.startswith("Exit code"))
@@ -254,25 +267,19 @@ async def task_output(context: Context, given: TaskOutput) -> Outcome:
     task = context.session.background.get(given.task_id)
     if task is None:
         raise _unknown(context, given.task_id)
-    if given.block and task.status is Status.RUNNING:
-        seconds = given.timeout / 1000
-        if context.time_left is not None:
-            seconds = min(seconds, context.time_left)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await task.wait()
+    if given.block:
+        await _wait(context, task, given.timeout / 1000)
     status, exit_code = task.status, task.exit_code
-    written = await task.output(context)
     is_completed = status is not Status.RUNNING
-    state = _state(task) if is_completed else "running"
+    state = _state(task)
     if given.block and not is_completed:
         state = f"still running after {plain(given.timeout)} ms"
-    retrieval = "success" if is_completed else "timeout" if given.block else "not_ready"
+    written = await task.output(context)
     text = "\n".join(filter(None, (f"{task.id}: {state}", *written.causes, written.text)))
     return Outcome(
         with_notices(text, written.notices),
         {
-            "retrieval_status": retrieval,
+            "retrieval_status": _retrieval(is_completed, given.block),
             "task": {
                 "output": written.text,
                 "is_completed": is_completed,
@@ -287,12 +294,28 @@ async def task_output(context: Context, given: TaskOutput) -> Outcome:
     )
 
 
+async def _wait(context: Context, task: BackgroundTask, seconds: float) -> None:
+    """Until it has ended, or so long."""
+    if context.time_left is not None:
+        seconds = min(seconds, context.time_left)
+    if task.status is Status.RUNNING:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await task.wait()
+
+
+def _retrieval(is_completed: bool, was_waited_for: bool) -> str:
+    if is_completed:
+        return "success"
+    return "timeout" if was_waited_for else "not_ready"
+
+
 def _unknown(context: Context, task_id: str) -> ToolError:
     known = [task.id for task in context.session.background.all()]
-    there = f"there are {', '.join(known)}" if known else "none was started"
+    there = f"known are {', '.join(known)}" if known else "none was started"
     return ToolError(
         Code.NOT_FOUND,
-        f"There is no background task {one_line(task_id, 100)!r}: {there}.",
+        f"There is no background task '{one_line(task_id, 100)}': {there}.",
         {"tasks": known},
     )
 

@@ -80,7 +80,7 @@ async def run_command(context: Context, given: RunCommand) -> Outcome:
 
 
 async def run_command_isolated(context: Context, given: RunCommand) -> Outcome:
-    """Execute a shell command in the worktree, without network."""
+    """Execute command without network"""
     return await _command(context, given, "timeout_ms", given.timeout_ms)
 
 

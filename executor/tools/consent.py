@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from executor.approvals import answered, fingerprint
 from executor.errors import Code, ToolError
 from executor.model import (
     ApprovalAnswer,
-    ApprovalAnswered,
     ApprovalRequest,
-    ApprovalRequested,
     ModeChanged,
     Option,
     Question,
@@ -30,6 +29,8 @@ from executor.tool import (
     PermissionGranted,
     Text,
 )
+
+DAY = 86400.0
 
 # ─── ask_user_question ──────────────────────────────────────────────────────────────
 
@@ -76,15 +77,39 @@ async def ask_user_question(context: Context, given: AskUserQuestion) -> Outcome
     if len(set(texts)) < len(texts):
         raise ToolError(Code.INVALID_ARGUMENTS, "Two questions are the same; ask each once.")
     context.tell(QuestionAsked(call_id=context.call_id, questions=questions))
-    try:
-        async with asyncio.timeout(context.entry.timeout_ms / 1000):
-            answers = await approver.answer(questions)
-    except TimeoutError:
-        seconds = context.entry.timeout_ms // 1000
-        raise ToolError(Code.TIMEOUT, f"Nobody answered within {seconds} s.") from None
-    chosen = {text: [str(label) for label in answers.get(text, ())] for text in texts}
+    answers = await _answers(context, approver, questions)
+    chosen = {text: _labels(answers.get(text, ())) for text in texts}
     lines = [f"{text} → {', '.join(chosen[text]) or 'no answer'}" for text in texts]
     return Outcome("\n".join(lines), {"answers": chosen})
+
+
+async def _answers(
+    context: Context, approver: Approver, questions: Sequence[Question]
+) -> Mapping[str, Any]:
+    seconds = _patience(context)
+    scope = asyncio.timeout(seconds)
+    try:
+        async with scope:
+            return await approver.answer(questions)
+    except ToolError:
+        raise
+    except Exception as error:
+        if scope.expired():
+            raise ToolError(Code.TIMEOUT, f"Nobody answered within {seconds:g} s.") from None
+        raise ToolError(
+            Code.REJECTED, f"There is no answer: who answers has failed ({type(error).__name__})."
+        ) from error
+
+
+def _patience(context: Context) -> float:
+    """Seconds that somebody may take."""
+    seconds = context.entry.timeout_ms / 1000
+    return seconds if context.time_left is None else min(seconds, context.time_left)
+
+
+def _labels(given: Any) -> list[str]:
+    """What was chosen for one question; a single text is one answer."""
+    return [given] if isinstance(given, str) else [str(label) for label in given]
 
 
 def _question(item: AskedQuestion) -> Question:
@@ -163,6 +188,12 @@ async def exit_plan_mode(context: Context, given: ExitPlanMode) -> Outcome:
         raise ToolError(
             Code.CONFLICT, "Not in plan mode, so there is nothing to leave. Go on with the work."
         )
+    if context.session.submitted is not None:
+        raise ToolError(
+            Code.CONFLICT,
+            f"The plan was submitted (request {context.session.submitted}) and is not answered "
+            "yet; plan mode goes on.",
+        )
     plan = await _plan(context)
     rules, unknown = _rules(context, given)
     notes = [
@@ -174,6 +205,7 @@ async def exit_plan_mode(context: Context, given: ExitPlanMode) -> Outcome:
     if context.loop.leader is not None:
         return _wait_for_leader(context, context.loop.leader, request, rules, notes)
     answer = await _decision(context, request)
+    rules = _confirmed(answer, rules)
     if not answer.approved:
         reason = f" The user said: {answer.reason}" if answer.reason else ""
         raise ToolError(
@@ -225,9 +257,17 @@ def _request(
         description=None,
         reason="the plan is complete; approving it leaves plan mode and allows the rules",
         rules=tuple(rules),
-        timeout=context.entry.timeout_ms / 1000,
-        arguments_hash=hashlib.sha256(repr(arguments).encode("utf-8", "replace")).hexdigest(),
+        timeout=_patience(context),
+        arguments_hash=fingerprint(context.tool, arguments),
     )
+
+
+def _confirmed(answer: ApprovalAnswer, rules: tuple[str, ...]) -> tuple[str, ...]:
+    """The rules that were agreed to: all, or those of them that the answer names."""
+    if answer.modified_arguments is None:
+        return rules
+    named = answer.modified_arguments.get("rules", rules)
+    return tuple(rule for rule in rules if rule in named)
 
 
 async def _decision(context: Context, request: ApprovalRequest) -> ApprovalAnswer:
@@ -241,19 +281,7 @@ async def _decision(context: Context, request: ApprovalRequest) -> ApprovalAnswe
             "The plan needs approval, and there is no one to ask; plan mode goes on. It would be "
             "left without a question in a loop that was opened in mode bypass.",
         )
-    context.tell(ApprovalRequested(request=request))
-    try:
-        async with asyncio.timeout(request.timeout):
-            answer = await approver.approve(request)
-    except TimeoutError:
-        context.tell(ApprovalAnswered(request_id=request.id, approved=False, reason="no answer"))
-        raise ToolError(
-            Code.TIMEOUT, f"Nobody decided on the plan within {request.timeout:.0f} s."
-        ) from None
-    context.tell(
-        ApprovalAnswered(request_id=request.id, approved=answer.approved, reason=answer.reason)
-    )
-    return answer
+    return await answered(approver, request, context.tell)
 
 
 def _left(context: Context, rules: Sequence[str], notes: Sequence[str]) -> Outcome:
@@ -282,19 +310,26 @@ def _wait_for_leader(
     notes: Sequence[str],
 ) -> Outcome:
     """Somebody else decides, in their own time; the loop stays in plan mode until then."""
-    context.tell(ApprovalRequested(request=request))
+    session = context.session
+    session.submitted = request.id
+    # Whatever time they take: it ends with the loop.
+    request = replace(request, timeout=DAY if context.time_left is None else context.time_left)
 
     async def wait() -> None:
-        answer = await leader.approve(request)
-        context.tell(
-            ApprovalAnswered(request_id=request.id, approved=answer.approved, reason=answer.reason)
-        )
-        if answer.approved and context.session.mode == "plan":
-            for rule in rules:
-                context.session.rules = context.session.rules.allowing(rule)
-            _change_mode(context, context.session.mode_before_plan or "default")
+        try:
+            answer = await answered(leader, request, session.background.announce)
+        except ToolError:
+            return  # told of; the model may submit it again
+        finally:
+            session.submitted = None
+        if answer.approved and session.mode == "plan":
+            for rule in _confirmed(answer, tuple(rules)):
+                session.rules = session.rules.allowing(rule)
+            mode = session.mode_before_plan or "default"
+            session.mode, session.mode_before_plan = mode, None
+            session.background.announce(ModeChanged(mode=mode, previous="plan"))
 
-    context.session.keep_running(wait())
+    session.keep_running(wait())
     said = "".join(f"\n[{note}]" for note in notes)
     return Outcome(
         f"The plan was submitted for approval (request {request.id}); plan mode goes on until it "

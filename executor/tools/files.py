@@ -23,6 +23,7 @@ from executor.results import (
     fitting_lines,
     name_of,
     names_of,
+    noted,
     shown_name,
     size_of,
     with_notices,
@@ -39,6 +40,7 @@ from executor.tool import (
     Text,
     Touches,
 )
+from executor.tools import rich
 
 Encoding = Literal["utf-8", "base64"]
 
@@ -66,6 +68,9 @@ class ReadFile(Arguments):
     encoding: Encoding | None = Field(
         None, description="How to return the content: utf-8 (default) or base64 (whole file)"
     )
+    pages: Text | None = Field(
+        None, description='Pages of a PDF file to read: "3" or "1-5" (at most 20 at a time)'
+    )
 
 
 def reads_file(context: Context, given: ReadFile) -> Sequence[Action]:
@@ -81,7 +86,21 @@ async def read_file(context: Context, given: ReadFile) -> Outcome:
     """Read a file's contents with line numbers. Required before editing."""
     path = context.path(given.path)
     if given.encoding == "base64":
+        rich.require_no_pages(given.pages)
         return await _read_base64(context, path, given)
+    if not rich.is_notebook(path) or _in_lines(given) or given.pages is not None:
+        return await _read_text(context, path, given)
+    try:
+        return await rich.read_notebook(context, path)
+    except ToolError as error:
+        if error.code not in rich.NO_CELLS:
+            raise
+        as_text = await _read_text(context, path, given)
+        return noted(as_text, [str(error)])
+
+
+async def _read_text(context: Context, path: str, given: ReadFile) -> Outcome:
+    """Lines with their numbers, or the picture that is there instead of lines."""
     arguments = {
         "path": path,
         "offset": given.offset or 1,
@@ -90,10 +109,19 @@ async def read_file(context: Context, given: ReadFile) -> Outcome:
         "line_chars": LINE_CHARACTERS,
         "encoding": "utf-8",
     }
-    answer = await context.ask("read", arguments)
+    try:
+        answer = await context.ask("read", arguments)
+    except ToolError as error:
+        in_lines = _in_lines(given)
+        return await rich.in_its_place(context, path, error, pages=given.pages, in_lines=in_lines)
+    rich.require_no_pages(given.pages)
     if answer.value["lines"] == 0:
         return _nothing_to_show(context, path, given.offset or 1, answer.value)
     return _numbered(context, path, answer)
+
+
+def _in_lines(given: ReadFile) -> bool:
+    return given.offset is not None or given.limit is not None
 
 
 def _numbered(context: Context, path: str, answer: Answer) -> Outcome:
@@ -230,7 +258,7 @@ def writes_file(context: Context, given: WriteFile | EditFile) -> Sequence[Actio
     return [Touches(context.path_to_write(given.path), "write")]
 
 
-def _file_path(context: Context, text: str) -> str:
+def file_path(context: Context, text: str) -> str:
     """The path of a file that is changed, whose name can't end with a slash."""
     path = context.path_to_write(text)
     if path and text.endswith("/"):
@@ -247,7 +275,7 @@ async def write_file(context: Context, given: WriteFile) -> Outcome:
 
     A file that exists must have been read whole with read_file before it is overwritten.
     """
-    path = _file_path(context, given.path)
+    path = file_path(context, given.path)
     is_text = given.encoding != "base64"
     body = given.content.encode() if is_text else _from_base64(given.content)
     async with context.session.lock(path):
@@ -258,7 +286,7 @@ async def write_file(context: Context, given: WriteFile) -> Outcome:
             **context.bound(path),
         }
         try:
-            answer = await _change(context, "write", arguments, body, _hash_if_whole)
+            answer = await change(context, "write", arguments, body, _hash_if_whole)
         except ToolError as error:
             if error.code is Code.NOT_READ:
                 partly = context.session.reading(path) is not None
@@ -272,7 +300,7 @@ async def write_file(context: Context, given: WriteFile) -> Outcome:
     )
 
 
-async def _change(
+async def change(
     context: Context,
     op: str,
     arguments: dict[str, Any],
@@ -364,7 +392,8 @@ class EditFile(Arguments):
     replace_all: bool | None = Field(None, description="Replace all occurrences (default: false)")
 
 
-def _hash(reading: Reading) -> str | None:
+def seen_hash(reading: Reading) -> str | None:
+    """The hash of a file of which something was read."""
     return reading.hash
 
 
@@ -373,7 +402,7 @@ NOT_READ = "Must read_file before editing. Read the file first to see current co
 
 async def edit_file(context: Context, given: EditFile) -> Outcome:
     """Replace a specific string in a file. Requires prior read_file call."""
-    path = _file_path(context, given.path)
+    path = file_path(context, given.path)
     old, new = given.old_string.encode(), given.new_string.encode()
     async with context.session.lock(path):
         arguments = {
@@ -382,7 +411,7 @@ async def edit_file(context: Context, given: EditFile) -> Outcome:
             "old": len(old),
         }
         try:
-            answer = await _change(context, "edit", arguments, old + new, _hash)
+            answer = await change(context, "edit", arguments, old + new, seen_hash)
         except ToolError as error:
             if error.code is Code.NOT_READ:
                 raise ToolError(Code.NOT_READ, NOT_READ, error.details) from error
@@ -416,7 +445,7 @@ async def edit_pieces(
     Raises:
         ToolError: NOT_READ, CONFLICT, NO_MATCH, AMBIGUOUS; nothing was changed.
     """
-    path = _file_path(context, text)
+    path = file_path(context, text)
     pieces = [(old.encode(), new.encode(), everywhere) for old, new, everywhere in edits]
     body = b"".join(old + new for old, new, _ in pieces)
     asked = {
@@ -425,7 +454,7 @@ async def edit_pieces(
     }
     async with context.session.lock(path):
         try:
-            answer = await _change(context, "edit", asked, body, _hash)
+            answer = await change(context, "edit", asked, body, seen_hash)
         except ToolError as error:
             if error.code is Code.NOT_READ:
                 raise ToolError(Code.NOT_READ, NOT_READ, error.details) from error

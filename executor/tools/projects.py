@@ -57,12 +57,18 @@ def runs_command(context: Context, given: ProjectCommand) -> Sequence[Action]:
 
 
 async def build(context: Context, given: ProjectCommand) -> Outcome:
-    """Build the project with its own build command."""
+    """Run build command
+
+    The project's own, in the worktree's root, unless command is given; the result names it.
+    """
     return await _run(context, given)
 
 
 async def test(context: Context, given: ProjectCommand) -> Outcome:
-    """Run the project's tests with its own test command."""
+    """Run test suite
+
+    The project's own, in the worktree's root, unless command is given; the result names it.
+    """
     outcome = await _run(context, given)
     found = outcome.structured or {}
     text = f"{found['stdout']}\n{found['stderr']}"
@@ -72,8 +78,11 @@ async def test(context: Context, given: ProjectCommand) -> Outcome:
 
 
 async def validate(context: Context, given: ProjectCommand) -> Outcome:
-    """Check the project with its own validation command. What it says is remembered until
-    something is changed."""
+    """Run validation command
+
+    The project's own, or its tests, in the worktree's root, unless command is given; the
+    result names it. What it comes to holds until something is changed.
+    """
     context.session.validated = False
     outcome = await _run(context, given)
     context.session.validated = not outcome.is_error
@@ -109,10 +118,9 @@ async def _completed(context: Context, given: ProjectCommand, purpose: str) -> M
         return {}
     if isinstance(context.entry.command, str):
         return {"command": context.entry.command}
-    for detect in _DETECTORS:
-        command = await detect(context, purpose)
-        if command is not None:
-            return {"command": command}
+    command = await _found(context, purpose)
+    if command is not None:
+        return {"command": command}
     raise ToolError(
         Code.INVALID_ARGUMENTS,
         f"The worktree's root has nothing that says how to {purpose}: no "
@@ -155,13 +163,6 @@ async def _content(context: Context, path: str) -> str | None:
 
 async def _is_there(context: Context, path: str) -> bool:
     return await _content(context, path) is not None
-
-
-async def _own(context: Context, purpose: str) -> str | None:
-    """A script or a target that says that it validates comes before what only tests."""
-    if purpose != VALIDATE:
-        return None
-    return await _script(context, purpose) or await _target(context, purpose)
 
 
 async def _python(context: Context, purpose: str) -> str | None:
@@ -218,10 +219,21 @@ async def _target(context: Context, purpose: str) -> str | None:
 
 
 _DETECTORS: tuple[Callable[[Context, str], Awaitable[str | None]], ...] = (
-    _own,
     _python,
     _script,
     _cargo,
     _go,
     _target,
 )
+
+
+async def _found(context: Context, purpose: str) -> str | None:
+    """What the worktree has for a purpose; None = nothing."""
+    if purpose == VALIDATE:
+        # What says that it validates comes before what only tests.
+        own = await _script(context, VALIDATE) or await _target(context, VALIDATE)
+        return own or await _found(context, TEST)
+    for detect in _DETECTORS:
+        if (command := await detect(context, purpose)) is not None:
+            return command
+    return None

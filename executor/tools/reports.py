@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-MAX_LINES = 200_000
+MAX_LINES = 50_000
+"""Lines that are looked at, of the end: some hundredths of a second."""
 MAX_LINE = 2000
 """Characters of a line that are looked at."""
 MAX_FAILURES = 100
@@ -64,7 +65,9 @@ def read(text: str, *, is_whole: bool = True) -> dict[str, Any] | None:
         is_whole: nothing was left out of it. Of runners that report in parts, a part that
             is missing would make the sums wrong.
     """
-    lines = [_STYLE.sub("", line[:MAX_LINE]) for line in text.splitlines()[-MAX_LINES:]]
+    every = text.splitlines()
+    is_whole = is_whole and len(every) <= MAX_LINES
+    lines = [_STYLE.sub("", line[:MAX_LINE]) for line in every[-MAX_LINES:]]
     for reader in (_pytest, _jest, _unittest):
         if (report := reader(lines)) is not None:
             return report.as_data()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from executor.catalog import Catalog, load
 from executor.model import Limits
-from executor.tool import Registry
+from executor.tool import Registry, Tool
 from executor.toolsets import claude_code, custom, loom, standard
 from executor.toolsets.building import Shown, build
 
@@ -41,7 +41,7 @@ def registry(toolset: str, catalog: Catalog, limits: Limits | None = None) -> Re
 def register_all_tools(
     registry: Registry, toolset: str = claude_code.NAME, catalog: Catalog | None = None
 ) -> None:
-    """Add every tool of a toolset to a registry.
+    """Add the tools of a toolset to a registry, without the one that starts agents.
 
     Args:
         registry: takes them.
@@ -51,10 +51,38 @@ def register_all_tools(
     Raises:
         ConfigError: a name is taken, or there is no such toolset.
     """
+    for tool in _all(toolset, catalog):
+        if tool.canonical != TASK:
+            registry.register(tool)
+
+
+def register_task_tool(
+    registry: Registry, toolset: str = claude_code.NAME, catalog: Catalog | None = None
+) -> None:
+    """Add the tool that starts agents to a registry.
+
+    Which agents there are is the loop's business (`Surroundings.agents`); one that has none
+    has the tool disabled.
+
+    Args:
+        registry: takes it.
+        toolset: whose tool it is; a toolset without one adds nothing.
+        catalog: limits and texts; None = the packaged one.
+
+    Raises:
+        ConfigError: the name is taken, or there is no such toolset.
+    """
+    for tool in _all(toolset, catalog):
+        if tool.canonical == TASK:
+            registry.register(tool)
+
+
+TASK = "task"
+"""The canonical name of the tool that starts agents."""
+_made = registry
+
+
+def _all(toolset: str, catalog: Catalog | None) -> tuple[Tool, ...]:
     catalog = catalog if catalog is not None else load()
     catalog.require_toolset(toolset)
-    for tool in _made(toolset, catalog).all():
-        registry.register(tool)
-
-
-_made = registry
+    return _made(toolset, catalog).all()

@@ -87,9 +87,7 @@ def build(
         entry = catalog.tools[name]
         return entry if toolset is None else toolset.limited(name, entry)
 
-    return Registry.from_tools(
-        _tool(item, entry_of(item), limits) for item in shown
-    )
+    return Registry.from_tools(_tool(item, entry_of(item), limits) for item in shown)
 
 
 def _tool(item: Shown, entry: ToolEntry, limits: Limits) -> Tool:
@@ -122,18 +120,26 @@ def _tool(item: Shown, entry: ToolEntry, limits: Limits) -> Tool:
     )
 
 
+def spoken(text: str, words: Mapping[str, str]) -> str:
+    """A text of our own tools in the words of a toolset."""
+    pattern = "|".join(map(_passage, sorted(words, key=len, reverse=True)))
+    return re.sub(pattern, lambda match: words[match[0]], text)
+
+
+def _passage(words: str) -> str:
+    """Where a refusal says this, but not within the name of a file that it may be about."""
+    before = r"(?<![\w./-])" if words[0].isalnum() else ""
+    return rf"{before}{re.escape(words)}(?![\w/-]|\.\w)"
+
+
 def _speaking(run: Run, words: Mapping[str, str]) -> Run:
     """The same tool, whose refusals name tools and arguments as this toolset does."""
-    parts = "|".join(re.escape(part) for part in sorted(words, key=len, reverse=True))
-    # Not within the name of a file that a refusal may be about.
-    pattern = re.compile(rf"(?<![\w./-])(?:{parts})(?![\w/-]|\.\w)")
 
     @functools.wraps(run)
     async def speaking(context: Context, given: Any) -> Outcome:
         try:
             return await run(context, given)
         except ToolError as error:
-            text = pattern.sub(lambda match: words[match[0]], str(error))
-            raise ToolError(error.code, text, error.details) from error
+            raise ToolError(error.code, spoken(str(error), words), error.details) from error
 
     return speaking

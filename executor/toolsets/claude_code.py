@@ -7,14 +7,16 @@ them would be false here. A paragraph about the loop's box is added for each loo
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from executor.catalog import ToolEntry
 from executor.errors import Code, ToolError
-from executor.model import MOUNT
+from executor.model import MOUNT, plain
 from executor.paths import HIDDEN, SCRATCH
 from executor.results import NOTICE_ROOM, Limit, decode, fitting_lines, with_notices
 from executor.tool import (
@@ -31,10 +33,21 @@ from executor.tool import (
     Text,
     Touches,
     Whole,
+    schema_of,
 )
-from executor.tools import background, commands, consent, files, planning, search
+from executor.tools import (
+    agents,
+    background,
+    commands,
+    consent,
+    files,
+    notebook,
+    planning,
+    search,
+    skills,
+)
 from executor.toolsets import texts
-from executor.toolsets.building import Shown
+from executor.toolsets.building import Shown, spoken
 from executor.toolsets.texts import Change
 
 NAME = "claude-code"
@@ -68,19 +81,31 @@ class Read(Arguments):
     path: Path = Field(alias="file_path")
     offset: Natural | None = None
     limit: Positive | None = None
+    pages: Text | None = None
 
 
 async def read(context: Context, given: Read) -> Outcome:
     """Reads a file; one that is empty is told by a reminder in place of its contents."""
-    asked = {"path": given.path, "offset": given.offset or None, "limit": given.limit}
+    asked = {**given.model_dump(), "offset": given.offset or None}
     outcome = await files.read_file(context, files.ReadFile.model_validate(asked))
     facts = outcome.structured or {}
     if facts.get("total_lines") != 0:
-        return outcome
+        return _in_own_words(outcome)
     told = f"Warning: the file exists but the contents are {outcome.content}."
     return Outcome(
         f"<system-reminder>{told}</system-reminder>", facts, total_bytes=outcome.total_bytes
     )
+
+
+def _in_own_words(outcome: Outcome) -> Outcome:
+    """The outcome, whose notice after the lines names tools as this toolset does."""
+    if not isinstance(outcome.content, str):
+        return outcome
+    lines, bracket, notice = outcome.content.rpartition("\n[")
+    # A line of the file begins with its number, so this is none.
+    if not bracket or "\n" in notice:
+        return outcome
+    return replace(outcome, content=lines + bracket + spoken(notice, WORDS))
 
 
 class Write(Arguments):
@@ -116,6 +141,17 @@ class Edit(Arguments):
 async def edit(context: Context, given: Edit) -> Outcome:
     """Replaces text in a file."""
     return await files.edit_file(context, files.EditFile(**given.model_dump()))
+
+
+class NotebookEdit(notebook.NotebookEdit):
+    """Arguments of `NotebookEdit`."""
+
+    path: Path = Field(alias="notebook_path", description="The absolute path to the notebook")
+    cell_id: Text | None = Field(
+        None,
+        description="Id of the cell, as Read shows it. For insert: the new cell comes after it, "
+        "or first if it is left out",
+    )
 
 
 # ─── Glob, Grep ─────────────────────────────────────────────────────────────────────
@@ -158,7 +194,7 @@ def searches(context: Context, given: Grep) -> Sequence[Action]:
 
 ANY = 1_000_000
 """Matches and files that a search may give before its text is cut to what is shown."""
-MOST_PASSED = 2 << 20
+MOST_PASSED = 1 << 20
 """Bytes of entries among which `offset` finds its place."""
 LINE_CHARACTERS = 500
 _MODES = {"content": "lines", "files_with_matches": "files", "count": "counts"}
@@ -167,25 +203,7 @@ _MODES = {"content": "lines", "files_with_matches": "files", "count": "counts"}
 async def grep(context: Context, given: Grep) -> Outcome:
     """Searches files; entries are lines, files, or files with counts, sorted by path."""
     room = Limit.of(context).less(NOTICE_ROOM)
-    around = given.around or 0
-    arguments = {
-        "pattern": given.pattern,
-        "path": context.path(given.path or "."),
-        "file_pattern": given.glob,
-        "type": given.type,
-        "show": _MODES[given.output_mode or "files_with_matches"],
-        "before": around if given.before is None else given.before,
-        "after": around if given.after is None else given.after,
-        "numbers": given.numbers is not False,
-        "named": f"{MOUNT}/",
-        "ignore_case": given.ignore_case is True,
-        "multiline": given.multiline is True,
-        "max_results": ANY,
-        "per_file": ANY,
-        "max_bytes": MOST_PASSED if given.offset else room.most_bytes,
-        "line_chars": LINE_CHARACTERS,
-    }
-    answer = await context.ask("grep", arguments)
+    answer = await context.ask("grep", _asked(context, given, room))
     value = answer.value
     lines = decode(answer.data).split("\n") if answer.data else []
     shown = lines[given.offset or 0 :][: given.head_limit or None]
@@ -196,15 +214,45 @@ async def grep(context: Context, given: Grep) -> Outcome:
     if is_cut and shown:
         left = "more" if value["truncated"] else f"{len(lines) - end} more"
         notices.insert(0, f"{left} entries; continue with offset={end} or narrow the search")
-    text = "\n".join(shown) or (f"No entries from {end} on" if lines else search.NO_MATCHES)
     facts = {name: value[name] for name in ("matches", "files", "partial", "ignored", "warnings")}
     return Outcome(
-        with_notices(text, notices),
+        with_notices("\n".join(shown) or _nothing(value, lines, end), notices),
         {**facts, "entries": len(shown)},
         truncated=is_cut or value["clipped"],
         total_bytes=value["total_bytes"],
         is_fitted=True,
     )
+
+
+def _nothing(value: Mapping[str, Any], lines: Sequence[str], end: int) -> str:
+    """What is said where no entry is shown."""
+    if not lines:
+        return search.NO_MATCHES
+    if value["truncated"]:
+        return f"Entries from {end} on are too far behind; narrow the search"
+    return f"No entries from {end} on"
+
+
+def _asked(context: Context, given: Grep, room: Limit) -> dict[str, Any]:
+    """What the agent is asked for."""
+    around = given.around or 0
+    return {
+        "pattern": given.pattern,
+        "path": context.path(given.path or "."),
+        "file_pattern": given.glob,
+        "type": given.type,
+        "show": _MODES[given.output_mode or "files_with_matches"],
+        "before": around if given.before is None else given.before,
+        "after": around if given.after is None else given.after,
+        "numbers": given.numbers is not False,
+        "named": f"{context.shown('')}/" if context.loop.toolset.shown == "absolute" else "",
+        "ignore_case": given.ignore_case is True,
+        "multiline": given.multiline is True,
+        "max_results": ANY,
+        "per_file": ANY,
+        "max_bytes": MOST_PASSED if given.offset else room.most_bytes,
+        "line_chars": LINE_CHARACTERS,
+    }
 
 
 # ─── Bash ───────────────────────────────────────────────────────────────────────────
@@ -261,8 +309,6 @@ async def bash(context: Context, given: Bash) -> Outcome:
 
 # ─── what the model reads ───────────────────────────────────────────────────────────
 
-_NOT_YET = "comes with a later part of the work"
-
 CHANGES: Mapping[str, tuple[Change, ...]] = {
     "Read": (
         Change(
@@ -272,21 +318,11 @@ CHANGES: Mapping[str, tuple[Change, ...]] = {
             "the tool sees the sandbox, not the machine",
         ),
         Change(
-            "- This tool allows Claude Code to read images (eg PNG, JPG, etc). When reading an "
-            "image file the contents are presented visually as Claude Code is a multimodal LLM.\n"
-            "- This tool can read PDF files (.pdf). PDFs are processed page by page, extracting "
-            "both text and visual content for analysis.\n"
-            "- This tool can read Jupyter notebooks (.ipynb files) and returns all cells with "
-            "their outputs, combining code, text, and visualizations.\n",
-            "",
-            f"reading of images, PDF files and notebooks {_NOT_YET}",
-        ),
-        Change(
-            "- You will regularly be asked to read screenshots. If the user provides a path to a "
-            "screenshot, ALWAYS use this tool to view the file at the path. This tool will work "
-            "with all temporary file paths.\n",
-            "",
-            f"reading of images {_NOT_YET}; files of the machine are not in the sandbox",
+            "If the user provides a path to a screenshot, ALWAYS use this tool to view the file "
+            "at the path. This tool will work with all temporary file paths.",
+            "If the user provides a path to a screenshot in the sandbox, ALWAYS use this tool to "
+            "view the file at the path.",
+            "temporary files of the machine are not in the sandbox",
         ),
     ),
     "Glob": (
@@ -376,6 +412,31 @@ CHANGES: Mapping[str, tuple[Change, ...]] = {
 }
 """What of the specification's texts is not shown as it is, tool by tool."""
 
+NOTEBOOK = """\
+Replaces, inserts or deletes one cell of a Jupyter notebook (.ipynb file).
+
+Usage:
+- You must use your `Read` tool on the notebook before editing it. It shows the id of each cell.
+- Nothing but this cell changes in the file. A code cell whose source is replaced loses its outputs.
+- Use edit_mode=insert to add a cell after cell_id, or at the start; cell_type is required then.
+- Use edit_mode=delete to delete the cell; new_source is of no use then."""
+
+SKILL = """\
+Uses a skill: a text of instructions for a kind of task, which this tool returns.
+
+Usage:
+- skill is one of the names below; args is what the user wrote after the name, if anything.
+- When the user asks for /name, use this tool with that name.
+- Use a skill when its description fits the task, before starting on the task by yourself."""
+
+QUESTION = """\
+Asks the user 1-4 questions when their decision is needed to go on.
+
+Usage:
+- Each question has 2-4 options; the user can always answer in their own words instead.
+- Set multiSelect to true where several options may be chosen.
+- Don't ask what you can find out yourself."""
+
 _AGENTS = ("use the Agent tool instead", "use the Task tool instead")
 
 
@@ -391,6 +452,19 @@ def description(name: str, loop: Surroundings | None = None) -> str:
         change for change in CHANGES.get(name, ()) if not (change.unless_agents and has_agents)
     ]
     return texts.changed(texts.text(NAME, name), changes).replace(*_AGENTS)
+
+
+_LISTED = re.compile(r"(?<=have access to:\n)(?:- .*\n)+")
+"""The types of agents in the text of Task."""
+
+
+def describe_task(loop: Surroundings) -> str:
+    """The text of Task, with the types of agents that the loop can start."""
+    said = description("Task", loop)
+    if loop.agents is None:
+        return said
+    lines = [f"- {name}: {about}\n" for name, about in loop.agents.types().items()]
+    return _LISTED.sub(lambda match: "".join(lines), said)
 
 
 def _described(name: str, about: Callable[[Surroundings], str]) -> Callable[[Surroundings], str]:
@@ -411,6 +485,19 @@ def about_box(loop: Surroundings) -> str:
         f" of memory, {limits.cpus:g} CPUs, {limits.pids} processes and threads. Its runtime: "
         f"{runtime}. stdout and stderr come as one text, in the order in which they were written."
     )
+
+
+_USUAL_TIMEOUT = "commands will timeout after 120000ms (2 minutes)"
+
+
+def describe_bash(loop: Surroundings) -> str:
+    """The text of Bash, with the timeout that the loop's commands have."""
+    said = description("Bash", loop)
+    seconds = loop.limits.call_timeout
+    if seconds is not None:
+        told = f"commands will timeout after {plain(seconds * 1000)}ms"
+        said = texts.changed(said, [Change(_USUAL_TIMEOUT, told, "the loop says it")])
+    return f"{said}\n\n{about_box(loop)}"
 
 
 def about_reading(loop: Surroundings) -> str:
@@ -443,6 +530,8 @@ def _schema(name: str) -> Callable[[ToolEntry], Mapping[str, Any]]:
 
 def _made_schema(name: str, entry: ToolEntry) -> Mapping[str, Any]:
     found = texts.schema(NAME, name)
+    if name == "Read":
+        found["properties"]["pages"] = schema_of(files.ReadFile)["properties"]["pages"]
     if name == "Bash" and entry.max_timeout_ms is not None:
         told = f"Optional timeout in milliseconds (max {entry.max_timeout_ms})"
         found["properties"]["timeout"]["description"] = told
@@ -518,9 +607,31 @@ TOOLS: tuple[Shown, ...] = (
         run=bash,
         actions=runs_bash,
         description=description("Bash"),
-        describe=_described("Bash", about_box),
+        describe=describe_bash,
         schema=_schema("Bash"),
         words=WORDS,
+    ),
+    Shown(
+        name="NotebookEdit",
+        canonical="notebook_edit",
+        arguments=NotebookEdit,
+        run=notebook.notebook_edit,
+        actions=notebook.edits_notebook,
+        description=NOTEBOOK,
+        words=WORDS,
+    ),
+    Shown(
+        name="Task",
+        canonical="task",
+        arguments=agents.Task,
+        run=agents.task,
+        order=SAFE,
+        actions=agents.starts_agent,
+        unavailable=agents.childless,
+        mutates=True,
+        description=description("Task"),
+        describe=describe_task,
+        schema=_schema("Task"),
     ),
     Shown(
         name="TaskOutput",
@@ -528,7 +639,6 @@ TOOLS: tuple[Shown, ...] = (
         arguments=background.TaskOutput,
         run=background.task_output,
         order=SAFE,
-        actions=background.nothing_else,
         description=description("TaskOutput"),
         schema=_schema("TaskOutput"),
         words=WORDS,
@@ -538,8 +648,6 @@ TOOLS: tuple[Shown, ...] = (
         canonical="kill_shell",
         arguments=background.KillShell,
         run=background.kill_shell,
-        order=SAFE,
-        actions=background.nothing_else,
         description=description("KillShell"),
         schema=_schema("KillShell"),
         words=WORDS,
@@ -576,5 +684,16 @@ TOOLS: tuple[Shown, ...] = (
         arguments=consent.AskUserQuestion,
         run=consent.ask_user_question,
         order=BARRIER,
+        description=QUESTION,
+    ),
+    Shown(
+        name="Skill",
+        canonical="skill",
+        arguments=skills.UseSkill,
+        run=skills.skill,
+        order=BARRIER,
+        unavailable=skills.without,
+        description=SKILL,
+        describe=skills.with_skills(SKILL),
     ),
 )

@@ -5,9 +5,20 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import re
 import shlex
+import types
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeAlias,
+    TypedDict,
+    Unpack,
+    get_type_hints,
+    overload,
+)
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
@@ -22,6 +33,7 @@ from executor.tool import (
     Order,
     Outcome,
     Raw,
+    Run,
     RunsCommand,
     Surroundings,
     Tool,
@@ -35,8 +47,35 @@ from executor.toolsets.building import Shown
 # ─── functions ──────────────────────────────────────────────────────────────────────
 
 
+Function: TypeAlias = Callable[[Context, Any], Awaitable[Any]]
+
+
+NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""What the APIs of models take as a tool's name."""
+
+
+class Options(TypedDict, total=False):
+    """What `custom_tool` may be told; see there."""
+
+    access: Access | str
+    mutates: bool | None
+    name: str | None
+    description: str | None
+    arguments: type[BaseModel] | None
+    order: Order | None
+    actions: Actions
+    unavailable: Callable[[Surroundings], str | None] | None
+    timeout_ms: int
+    max_output: int
+    keep: Keep | str
+
+
+@overload
+def custom_tool(function: Function, **options: Unpack[Options]) -> Tool: ...
+@overload
+def custom_tool(**options: Unpack[Options]) -> Callable[[Function], Tool]: ...
 def custom_tool(
-    function: Callable[[Context, Any], Awaitable[Any]] | None = None,
+    function: Function | None = None,
     *,
     access: Access | str = Access.READ,
     mutates: bool | None = None,
@@ -49,7 +88,7 @@ def custom_tool(
     timeout_ms: int = 30_000,
     max_output: int = 30_000,
     keep: Keep | str = Keep.START,
-) -> Any:
+) -> Tool | Callable[[Function], Tool]:
     """Make a tool of an async function of the host's; a decorator, with or without brackets.
 
     The function is given the call's `Context` and its arguments. It runs on the host: the
@@ -90,6 +129,8 @@ def custom_tool(
     text = description or inspect.getdoc(function)
     model = arguments or _model_of(function)
     faults: list[str] = []
+    if NAME.fullmatch(shown) is None:
+        faults.append(f"tool {shown!r}: is no name; write letters, digits, _ and -, at most 64")
     if not inspect.iscoroutinefunction(function):
         faults.append(f"tool {shown}: is not async; write async def {function.__name__}")
     if not text:
@@ -137,11 +178,12 @@ def _strict(model: type[BaseModel]) -> type[BaseModel]:
     if issubclass(model, Arguments):
         return model
     config = ConfigDict(**{"strict": True, "extra": "forbid", **model.model_config})
-    fields = {"model_config": config, "__module__": model.__module__, "__doc__": model.__doc__}
-    return type(model)(model.__name__, (model,), fields)
+    return types.new_class(
+        model.__name__, (model,), exec_body=lambda body: body.update(model_config=config)
+    )
 
 
-def _running(function: Callable[[Context, Any], Awaitable[Any]]) -> Any:
+def _running(function: Function) -> Run:
     """The function as a tool's `run`."""
 
     @functools.wraps(function)
@@ -203,7 +245,7 @@ def _arguments(name: str, params: Mapping[str, Param]) -> type[BaseModel]:
     fields: dict[str, Any] = {}
     for number, (param, said) in enumerate(params.items()):
         kind = Literal[said.enum] if said.enum else _TYPES[said.type]
-        about = {"alias": param, "description": said.description or f"The {param}"}
+        about: Any = {"alias": param, "description": said.description or f"The {param}"}
         # A parameter may be called as a method of the model is.
         fields[f"given_{number}"] = (
             (kind, Field(**about)) if said.is_required else (kind | None, Field(None, **about))

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from executor.catalog import Keep
 from executor.errors import Code, ToolError
+from executor.model import MOUNT
 from executor.results import Captured, Limit, clip, decode, name_of, shown_name, size_of
 from executor.tool import (
     Action,
@@ -28,7 +29,7 @@ from executor.tool import (
     Touches,
     Whole,
 )
-from executor.tools import commands, files
+from executor.tools import commands, files, rich
 from executor.toolsets.building import Shown
 
 NAME = "loom"
@@ -75,23 +76,34 @@ async def read_file(context: Context, given: ReadFile) -> Outcome:
     """
     path = context.path(given.path)
     most = given.max_bytes or min(context.entry.max_output_bytes, MOST_READ)
-    window = {"offset": 1, "limit": LINES, "max_bytes": most, "line_chars": max(most // 4, 1)}
+    window = {"offset": 1, "limit": LINES, "max_bytes": most, "line_chars": most}
     # It says what is no text, and where a file is cut that is too long.
-    answer = await context.ask("read", {"path": path, "encoding": "utf-8", **window})
+    try:
+        answer = await context.ask("read", {"path": path, "encoding": "utf-8", **window})
+    except ToolError as error:
+        return await rich.in_its_place(context, path, error)
     contents = None
     if not answer.value["more"] and not answer.value["clipped"]:
         contents = await _whole(context, path, most)
     is_cut = contents is None
     if contents is None:
-        contents = decode(answer.data)
+        contents = _beginning(answer.data, most)
         _note(context, path, answer)
     value = {"path": context.shown(path), "contents": contents, "truncated": is_cut}
     size = answer.value["size"]
     return _told(value, truncated=is_cut, total_bytes=size, is_fitted=True)
 
 
+def _beginning(data: bytes, most: int) -> str:
+    """As many whole characters as fit; a single line may be longer than all that fits."""
+    return codecs.getincrementaldecoder("utf-8")("replace").decode(data[:most])
+
+
 async def _whole(context: Context, path: str, most: int) -> str | None:
-    """All of a text file, with its own line ends; None if it is longer than that."""
+    """All of a text file, with its own line ends; None if it is longer than that.
+
+    A byte order mark is left out: it is no part of the text, and edits keep it.
+    """
     try:
         asked = {"path": path, "encoding": "base64", "max_raw_bytes": most}
         answer = await context.ask("read", asked)
@@ -103,7 +115,7 @@ async def _whole(context: Context, path: str, most: int) -> str | None:
     context.session.knows(path, value["hash"], value.get("key"), value["modified"])
     if answer.data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return answer.data.decode("utf-16", "replace")
-    return decode(answer.data)
+    return decode(answer.data.removeprefix(codecs.BOM_UTF8))
 
 
 def _note(context: Context, path: str, answer: Answer) -> None:
@@ -255,7 +267,7 @@ def _directory(context: Context, given: Bash) -> tuple[str, str]:
         raise ToolError(
             Code.INVALID_PATH, "cwd must be in the workspace; start the command with cd instead."
         )
-    return path, posixpath.join("/workspace", path).rstrip("/")
+    return path, posixpath.join(MOUNT, path).rstrip("/")
 
 
 DEFAULT_SECONDS = 60

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from executor.tool import Order
-from executor.tools import background, commands, consent, files, loops, planning, projects, search
+from executor.tools import (
+    background,
+    commands,
+    consent,
+    files,
+    loops,
+    notebook,
+    planning,
+    projects,
+    search,
+)
 from executor.toolsets.building import Shown
 
 NAME = "standard"
@@ -29,6 +39,12 @@ TOOLS: tuple[Shown, ...] = (
         arguments=files.EditFile,
         run=files.edit_file,
         actions=files.writes_file,
+    ),
+    Shown(
+        name="notebook_edit",
+        arguments=notebook.NotebookEdit,
+        run=notebook.notebook_edit,
+        actions=notebook.edits_notebook,
     ),
     Shown(
         name="list_directory",
