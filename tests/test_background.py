@@ -265,6 +265,7 @@ def test_killing_a_server_frees_its_port(work: Work) -> None:
         assert "Serving" in task["output"], "what it had printed is kept"
 
 
+@pytest.mark.runc_only("this machine does not list the processes of gVisor")
 def test_what_does_not_heed_term_is_killed(work: Work) -> None:
     """A whole tree that ignores TERM, with one in a session of its own, is gone."""
     number = next(NUMBERS)
@@ -329,6 +330,7 @@ def test_killing_what_has_ended_says_so(work: Work) -> None:
 # ─── what is listed ─────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.runc_only("this machine does not list the processes of gVisor")
 def test_what_calls_left_running_is_listed_and_can_be_ended(work: Work) -> None:
     """F45: children of a call that has ended have an id; ending one leaves the others, and
     running tasks, alone."""
@@ -382,6 +384,7 @@ def test_a_task_that_ends_by_itself_is_told(local: Work) -> None:
 # ─── how long it lives ──────────────────────────────────────────────────────────────
 
 
+@pytest.mark.runc_only("this machine does not list the processes of gVisor")
 @pytest.mark.parametrize("kind", TRANSPORTS)
 def test_a_task_lives_as_long_as_its_loop(kind: str, tmp_path: Path) -> None:
     """G65: it goes on while other calls are made, and is gone once the loop is closed."""
