@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -161,12 +160,6 @@ __all__ = [
     "register_task_tool",
 ]
 
-_HOMES = (
-    *("model", "errors", "permissions", "settings", "catalog", "tool", "controller"),
-    *("approvals", "hooks", "toolsets", "toolsets.custom"),
-    "messages",
-)
-
 
 def __getattr__(name: str) -> Any:
     """A name of `__all__`, loaded when it is first asked for.
@@ -174,12 +167,16 @@ def __getattr__(name: str) -> Any:
     Loading all takes a while, and the command line hears signals before that.
     """
     if name in __all__:
-        for home in _HOMES:
-            found = vars(import_module(f"executor.{home}")).get(name)
-            if found is not None:
+        from executor import approvals, catalog, controller, errors, hooks, messages, model
+        from executor import permissions, settings, tool, toolsets
+        from executor.toolsets import custom
+
+        homes = (model, errors, permissions, settings, catalog, tool, controller)
+        for home in (*homes, approvals, hooks, toolsets, custom, messages):
+            if (found := getattr(home, name, None)) is not None:
                 return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+    return list(__all__)

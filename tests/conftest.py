@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -35,6 +36,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Takes the option up."""
     config.addinivalue_line("markers", "runc_only(reason): can't hold with `--runtime runsc`")
     RUNTIME[:] = [name for name in (config.getoption("--runtime"),) if name]
+    # A run in the background of a shell, or under nohup, ignores these, and so would the
+    # programs that the tests start and send them to.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -162,6 +162,20 @@ class Program:
         os.chown(path, owner.st_uid, owner.st_gid)
         return path
 
+    def into_full_disk(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run with a stdout that takes nothing."""
+        with open("/dev/full", "w") as full:
+            return subprocess.run(
+                [sys.executable, "-m", "executor", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=full,
+                stderr=subprocess.PIPE,
+                env=self.environment,
+                text=True,
+                timeout=SECONDS,
+                check=False,
+            )
+
     def start(self, *arguments: str, **more: Any) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-m", "executor", *arguments],
@@ -312,17 +326,7 @@ def test_a_full_output_is_exit_code_1(
     file = tmp_path / "calls"
     file.write_text(json.dumps(call("1", "run_command", command="true")) + "\n")
     filled = [part.format(tree=program.worktree, file=file) for part in arguments]
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "executor", *filled],
-            stdin=subprocess.DEVNULL,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            env=program.environment,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
+    done = program.into_full_disk(*filled)
     assert done.returncode == 1
     assert "the output could not be written: No space left on device" in done.stderr
     assert "Traceback" not in done.stderr and "Exception" not in done.stderr
@@ -370,16 +374,7 @@ def test_a_closed_stdin_is_an_empty_one(program: Program) -> None:
 
 def test_help_that_has_no_place_is_one_sentence(program: Program) -> None:
     """A full disk under `--help` is said like one under results."""
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "executor", "--help"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            env=program.environment,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
+    done = program.into_full_disk("--help")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "the output could not be written: No space left on device" in done.stderr
 

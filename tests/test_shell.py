@@ -104,6 +104,17 @@ def loop(machine: Machine) -> Iterator[OpenLoop]:
 # ─── a box of its own ───────────────────────────────────────────────────────────────
 
 
+def interrupts_and_ends(screen: Screen) -> None:
+    """Ctrl-C ends what runs in the shell and not the shell; its exit code comes out."""
+    screen.type("echo go-$((1+1)); sleep 1000\r")
+    screen.expect("go-2\r\n")
+    screen.type("\x03")
+    screen.expect(PROMPT)
+    screen.type("exit 5\r")
+    assert screen.wait() == 5
+    assert screen.is_as_before()
+
+
 def test_a_terminal_in_a_box(machine: Machine) -> None:
     """There is a terminal of the person's kind and size, in the worktree, as the box's user."""
     with machine.own_shell() as screen:
@@ -113,13 +124,7 @@ def test_a_terminal_in_a_box(machine: Machine) -> None:
         screen.resize(50, 132)
         screen.type("until [ \"$(stty size)\" = '50 132' ]; do :; done; echo resized-$((1+1))\r")
         screen.expect("resized-2")
-        screen.type("echo go-$((1+1)); sleep 1000\r")
-        screen.expect("go-2\r\n")
-        screen.type("\x03")
-        screen.expect(PROMPT)
-        screen.type("exit 5\r")
-        assert screen.wait() == 5
-        assert screen.is_as_before()
+        interrupts_and_ends(screen)
 
 
 def test_a_shell_has_the_rights_of_the_box_and_no_more(machine: Machine) -> None:
@@ -180,7 +185,9 @@ def test_a_signal_leaves_the_terminal_as_it_was(machine: Machine, number: signal
         screen.stop(number)
         assert screen.wait() == 128 + number
         assert screen.is_as_before()
-    boxes = json.loads(machine.run("ps", "--json").stdout)
+    listed = machine.run("ps", "--json")
+    assert listed.returncode == 0, listed.stderr
+    boxes = json.loads(listed.stdout)
     assert f"signal-{os.getpid()}" not in [box["loop"] for box in boxes]
 
 
@@ -440,13 +447,7 @@ def test_a_shell_that_was_stopped_goes_on(machine: Machine, loop: OpenLoop) -> N
         termios.tcsetattr(screen.far, termios.TCSANOW, screen.modes)
         screen.stop(signal.SIGCONT)
         wait_until(lambda: not screen.is_as_before())
-        screen.type("echo go-$((1+1)); sleep 1000\r")
-        screen.expect("go-2\r\n")
-        screen.type("\x03")
-        screen.expect(PROMPT)
-        screen.type("exit 5\r")
-        assert screen.wait() == 5
-        assert screen.is_as_before()
+        interrupts_and_ends(screen)
 
 
 def test_a_terminal_that_knows_no_size_is_taken_for_a_usual_one(machine: Machine) -> None:

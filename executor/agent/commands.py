@@ -39,9 +39,6 @@ SETTLE = 0.02
 COALESCE = 0.002
 """Seconds in which the ends of several processes lead to one look."""
 MAX_DOUBTS = 5
-SLOW_LOOK = 0.1
-"""Seconds. What makes one look take so long forks so fast that looking again is no use: over
-gVisor the dead of a second fill the list, and ten looks took the time that a call has to end."""
 """Looks that may miss or find something after the KILL before everything is frozen."""
 GIVE_UP = 5.0
 """Seconds after the KILL that a process in uninterruptible sleep may hold up the answer."""
@@ -254,9 +251,8 @@ class Commands:
             look, left = self._sweep_frozen(due)
             for job in doubtful:
                 job.doubts -= 5 * MAX_DOUBTS  # a process that can't die is not worth a freeze
-        weight = 1 + int((time.monotonic() - now) / SLOW_LOOK)
         for job in list(self.ending.values()):
-            job.judge(len(left[job]), look.is_exact, now, weight)
+            job.judge(len(left[job]), look.is_exact, now)
         if self.ending:
             self.sweep_after(SETTLE)
         else:
@@ -639,18 +635,16 @@ class Job:
             processes.send(pid, signal.SIGTERM)
             processes.send(pid, signal.SIGCONT)
 
-    def judge(self, left: int, is_exact: bool, now: float, weight: int) -> None:
+    def judge(self, left: int, is_exact: bool, now: float) -> None:
         """Answer when nothing of the call is left, or when it can't be helped.
 
         Args:
             left: its processes that were seen.
             is_exact: nothing can have been missed.
             now: of the monotonic clock.
-            weight: how many doubts this look counts for.
         """
         if left or not is_exact:
-            if now >= self.kill_at or not left:
-                self.doubts += weight
+            self.doubts += now >= self.kill_at or not left
         elif self.status is not None:
             self._finish()
             return

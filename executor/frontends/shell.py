@@ -12,6 +12,7 @@ import threading
 import tty
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import replace
+from enum import Enum, auto
 from typing import Annotated, Any
 
 import typer
@@ -153,7 +154,7 @@ async def _in_running_box(settings: Settings, name: str, *, is_raw: bool) -> int
         cores = (container.get("HostConfig") or {}).get("NanoCpus") or 0
         spec = LoopSpec(MOUNT, Limits(cpus=max(cores / 1e9, 1.0)))
         labels = (container.get("Config") or {}).get("Labels") or {}
-        what = f"{str(container['Name']).removeprefix('/')} of loop {labels.get(LABEL_LOOP)}"
+        what = f"{_name(container)} of loop {labels.get(LABEL_LOOP)}"
         code = await _attend(engine, container, spec, what=what, is_raw=is_raw)
         if code is None:
             say(
@@ -201,10 +202,10 @@ async def _attend(
     try:
         code = await _converse(engine, container, spec, what=what, is_raw=is_raw)
     except EngineError:
-        if not await _has_ended(engine, container):
+        if await _condition(engine, container) is not _Condition.ENDED:
             raise
     finally:
-        if await _is_silent(engine, container):
+        if await _condition(engine, container) is _Condition.SILENT:
             code = NO_SANDBOX if code is None else code
             _say_silent(container, is_own=not what)
             if what or spec.quota != "loop-ext4":  # its files come back without the engine
@@ -212,35 +213,36 @@ async def _attend(
     return code
 
 
-async def _has_ended(engine: Engine, container: Mapping[str, Any]) -> bool:
-    """Whether nothing could be started in a box because it runs no more."""
+class _Condition(Enum):
+    """What the engine says of a box when it is asked shortly."""
+
+    RUNS = auto()
+    ENDED = auto()
+    REFUSED = auto()
+    """It answered, and did not tell."""
+    SILENT = auto()
+    """It neither answered nor refused to."""
+
+
+async def _condition(engine: Engine, container: Mapping[str, Any]) -> _Condition:
     try:
         async with asyncio.timeout(_ANSWER):
             state = (await engine.inspect(str(container["Id"]))).get("State") or {}
     except TimeoutError:
-        return False
+        return _Condition.SILENT
     except EngineError as error:
-        return status(error) == _NOT_FOUND
-    return not state.get("Running")
+        return _Condition.ENDED if status(error) == _NOT_FOUND else _Condition.REFUSED
+    return _Condition.RUNS if state.get("Running") else _Condition.ENDED
 
 
-async def _is_silent(engine: Engine, container: Mapping[str, Any]) -> bool:
-    """Whether the engine neither answers nor refuses to."""
-    try:
-        async with asyncio.timeout(_ANSWER):
-            await engine.inspect(str(container["Id"]))
-    except TimeoutError:
-        return True
-    except EngineError:
-        return False
-    return False
+def _name(container: Mapping[str, Any]) -> str:
+    return str(container["Name"]).removeprefix("/")
 
 
 def _say_silent(container: Mapping[str, Any], *, is_own: bool) -> None:
-    name = str(container["Name"]).removeprefix("/")
     mend = "the shell there ends by itself"
     if is_own:
-        mend = f"the box {name} ends by itself, and `executor reap` removes it later"
+        mend = f"the box {_name(container)} ends by itself, and `executor reap` removes it later"
     say(f"the engine does not answer, so how the shell ended is not known; {mend}")
 
 

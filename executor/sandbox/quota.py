@@ -143,25 +143,16 @@ async def opened(
 async def _closed(quota: Quota) -> None:
     """Closes it, to its end; a cancellation, or a further one, makes that end come soon."""
     _closing.add(quota)
-    task = asyncio.ensure_future(quota.close())
-    cancellation: asyncio.CancelledError | None = None
     try:
-        while not task.done():
-            try:
-                await asyncio.wait({task})
-            except asyncio.CancelledError as error:
-                cancellation = error
-                quota.call_off()
+        await to_completion(quota.close(), quota.call_off)
+    except asyncio.CancelledError as error:
+        if error.__cause__ is not None:
+            # A cancellation is all that its caller sees.
+            log.error("%s", error.__cause__)
+            error.add_note(str(error.__cause__))
+        raise
     finally:
         _closing.discard(quota)
-    if cancellation is None:
-        return task.result()
-    failure = task.exception()
-    if failure is not None:
-        # A cancellation is all that its caller sees.
-        log.error("%s", failure)
-        cancellation.add_note(str(failure))
-    raise cancellation from failure
 
 
 def call_off() -> None:

@@ -70,6 +70,8 @@ class PodmanEngine:
                 stdout=log,
                 stderr=log,
                 env=self._environment,
+                # Its monitor leaves a file where it was started when memory runs out in a box.
+                cwd=self.directory,
             )
         deadline = time.monotonic() + PATIENCE
         while not self.socket.exists():

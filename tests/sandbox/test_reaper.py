@@ -230,12 +230,15 @@ def test_a_commands_child_does_not_hold_the_lock(tmp_path: Path) -> None:
     """A process that the controller started, and that outlives it, keeps nothing alive."""
     identity = Identity.claim(tmp_path)
     readers, writers = os.pipe()
+    started, start = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(writers)
+        os.write(start, b".")
         os.read(readers, 1)
         os._exit(0)
     os.close(readers)
+    os.read(started, 1)  # it gives the lock up when it begins, not when it is made
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, close_fds=False) as child:
         try:
             os.close(identity._lock)
@@ -243,7 +246,8 @@ def test_a_commands_child_does_not_hold_the_lock(tmp_path: Path) -> None:
             assert reap_directories(tmp_path).directories == (identity.id,)
         finally:
             child.kill()
-            os.close(writers)
+            for descriptor in (writers, started, start):
+                os.close(descriptor)
             os.waitpid(pid, 0)
 
 
