@@ -167,8 +167,19 @@ def __getattr__(name: str) -> Any:
     Loading all takes a while, and the command line hears signals before that.
     """
     if name in __all__:
-        from executor import approvals, catalog, controller, errors, hooks, messages, model
-        from executor import permissions, settings, tool, toolsets
+        from executor import (
+            approvals,
+            catalog,
+            controller,
+            errors,
+            hooks,
+            messages,
+            model,
+            permissions,
+            settings,
+            tool,
+            toolsets,
+        )
         from executor.toolsets import custom
 
         homes = (model, errors, permissions, settings, catalog, tool, controller)

@@ -786,7 +786,7 @@ def _idle_faults(name: str, given: Mapping[str, Any], known: Mapping[str, Any]) 
         for key in ("keep", "max_timeout_ms", "command", "params")
         if key in given and key not in known and not (key == "command" and name in PROJECT)
     ] + [
-        f'tools.{name}.command: is {_shown(given["command"])}; write one line, for example '
+        f"tools.{name}.command: is {_shown(given['command'])}; write one line, for example "
         '"make check"'
         for _ in range(name in PROJECT and "command" in given)
         if not isinstance(given["command"], str)

@@ -552,9 +552,7 @@ class Loop:
             if intent.writes_all or intent.writes_somewhere:
                 self.session.validated = None
 
-    async def _nested(
-        self, context: Context, canonical: str, given: Mapping[str, Any]
-    ) -> Answered:
+    async def _nested(self, context: Context, canonical: str, given: Mapping[str, Any]) -> Answered:
         """See `executor.tool.MakeCall`."""
         self._nested_calls += 1
         named = (tool.name for tool in self.registry.all() if tool.canonical == canonical)

@@ -350,9 +350,7 @@ class Called(Protocol):
 class MakeCall(Protocol):
     """Answers a call that a tool makes for its own."""
 
-    async def __call__(
-        self, context: Context, canonical: str, given: Mapping[str, Any]
-    ) -> Called:
+    async def __call__(self, context: Context, canonical: str, given: Mapping[str, Any]) -> Called:
         """Permitted, asked about, seen by hooks and run as a call of the model's.
 
         Args:

@@ -106,7 +106,10 @@ def test_all_faults_are_reported_at_once() -> None:
         ("[tools.grep]\ntimeout_ms = '9'\n", "timeout_ms: is text; write a whole number"),
         ("[loop_types.x]\n", "loop_types.x.tools: is missing; add it"),
         ("[loop_types.x]\ntools = []\n", "loop_types.x.tools: is empty; name at least one"),
-        ("[loop]\ntoolset = 'fancy'\n", "loop.toolset: there is no 'fancy'; known: claude-code, loom, standard"),
+        (
+            "[loop]\ntoolset = 'fancy'\n",
+            "loop.toolset: there is no 'fancy'; known: claude-code, loom, standard",
+        ),
         ("[loop]\nmode = 'yolo'\n", "loop.mode: is 'yolo'; write"),
         ("[loop]\nworktree = '/'\n", "loop.worktree: unknown key"),
         ("[tools.glob]\nkeep = 'end'\n", "tools.glob.keep: has no effect for this tool"),

@@ -80,7 +80,9 @@ def test_loop_types_take_tools_away() -> None:
     result = answer("run_command", {"command": "true"}, loop_type="plan")
     assert result.code is Code.DISABLED
     assert "loops of type plan don't have it" in str(result.content)
-    assert "Tools: read_file, write_file, glob, grep, create_plan, complete_task." in str(result.content)
+    assert "Tools: read_file, write_file, glob, grep, create_plan, complete_task." in str(
+        result.content
+    )
 
 
 def test_the_catalog_can_switch_a_tool_off() -> None:

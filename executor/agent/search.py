@@ -598,7 +598,6 @@ class Options:
             "./" + path,
         ]
 
-
     def _shown(self) -> list[str]:
         """The options that say what is printed of a match."""
         if self.show == "files":
@@ -889,11 +888,7 @@ def _sees_anything(
 def _warnings(prefix: str, exit: Exit) -> list[str]:
     lines = exit.stderr.decode("utf-8", "surrogateescape").split("\n")
     texts = (spelled(line).removeprefix("rg: ") for line in lines)
-    named = (
-        prefix + text[2:] if text.startswith("./") else text
-        for text in texts
-        if text.strip()
-    )
+    named = (prefix + text[2:] if text.startswith("./") else text for text in texts if text.strip())
     return sorted(named)
 
 

@@ -59,9 +59,7 @@ AddDir = Annotated[
 ]
 Skills = Annotated[
     list[str] | None,
-    typer.Option(
-        "--skills", help="Directory of skills, which is trusted; may be repeated."
-    ),
+    typer.Option("--skills", help="Directory of skills, which is trusted; may be repeated."),
 ]
 WorktreeSkills = Annotated[
     bool | None,

@@ -230,9 +230,7 @@ class _Opening:
         facts = self.engine.facts
         await self._record_overrides()
         await self.quota.admit(self.name)
-        self.worktree = worktree_of(
-            Host(self.engine, self.identity, quota=self.quota), self.spec
-        )
+        self.worktree = worktree_of(Host(self.engine, self.identity, quota=self.quota), self.spec)
         for directory in self.spec.directories:
             forbidden = _forbidden(self.engine, self.identity)
             self.beside.append(ownership.open_beside(directory.path, forbidden))

@@ -56,9 +56,7 @@ class TodoItem(Arguments):
 class TodoWrite(Arguments):
     """Arguments of `todo_write`."""
 
-    todos: list[TodoItem] = Field(
-        description="The complete list of todos (replaces existing list)"
-    )
+    todos: list[TodoItem] = Field(description="The complete list of todos (replaces existing list)")
 
 
 MORE_THAN_ONE = "Exactly one task should be in_progress at a time"
