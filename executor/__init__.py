@@ -11,7 +11,7 @@ if TYPE_CHECKING:
         Keep,
         LoopType,
     )
-    from executor.controller import Controller, Loop
+    from executor.controller import Controller
     from executor.errors import (
         AgentLost,
         Code,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         ToolError,
     )
     from executor.hooks import Hook, HookEvent, Hooks, Occasion, Reply, Use
+    from executor.loop import Loop
     from executor.messages import MessagesApi, Model
     from executor.model import (
         Access,
@@ -182,7 +183,7 @@ def __getattr__(name: str) -> Any:
         )
         from executor.toolsets import custom
 
-        homes = (model, errors, permissions, settings, catalog, tool, controller)
+        homes = (model, errors, permissions, settings, catalog, tool, loop, controller)
         for home in (*homes, approvals, hooks, toolsets, custom, messages):
             if (found := getattr(home, name, None)) is not None:
                 return found

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import difflib
 import hashlib
-import inspect
 import json
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
 from pydantic import BaseModel
 
+from executor.callables import TooLate, Unusable, bounded, called, own_json
 from executor.errors import Code, ConfigError, SandboxError, ToolError
 from executor.model import (
     ApprovalAnswer,
@@ -75,7 +74,7 @@ async def decide(
         reason = f": {answer.reason}" if answer.reason else "."
         raise ToolError(Code.REJECTED, f"{DENIED}{reason}", {"approval": request.id})
     if answer.modified_arguments is not None:
-        return copy.deepcopy(dict(answer.modified_arguments))
+        return answer.modified_arguments
     if answer.remember is Remember.SESSION:
         _remember(context, request.rules)
     return None
@@ -98,7 +97,7 @@ async def answered(
     said = "it was cancelled"
     answer: ApprovalAnswer | None = None
     try:
-        answer = await _answered(approver.approve(request), request)
+        answer = await _answered(approver, request)
         said = answer.reason or ""
         return answer
     except ToolError as error:
@@ -124,42 +123,60 @@ def _nobody(tool: Tool, context: Context, judgement: Judgement) -> ToolError:
     )
 
 
-async def _answered(deciding: Awaitable[ApprovalAnswer], request: ApprovalRequest) -> Any:
+async def _answered(approver: Approver, request: ApprovalRequest) -> ApprovalAnswer:
     """The answer, if one comes in time and is meant for this request.
 
     Raises:
         ToolError: REJECTED or TIMEOUT.
     """
-    scope = asyncio.timeout(request.timeout)
+    about = {"approval": request.id}
     try:
-        async with scope:
-            answer = await deciding
+        answer = _usable(await bounded(approver.approve(request), request.timeout))
     except ToolError:
         raise
+    except TooLate:
+        text = f"Nobody decided on {request.tool} within {request.timeout:g} s; nothing was run."
+        raise ToolError(Code.TIMEOUT, text, about) from None
     except Exception as error:
-        if scope.expired():
-            raise ToolError(
-                Code.TIMEOUT,
-                f"Nobody decided on {request.tool} within {request.timeout:g} s; nothing was run.",
-                {"approval": request.id},
-            ) from None
-        raise ToolError(
-            Code.REJECTED,
-            f"{DENIED}: who decides has failed ({type(error).__name__}); nothing was run.",
-            {"approval": request.id},
-        ) from error
+        why = str(error) if isinstance(error, Unusable) else type(error).__name__
+        text = f"{DENIED}: who decides has failed ({why}); nothing was run."
+        raise ToolError(Code.REJECTED, text, about) from error
     if answer.arguments_hash not in (None, request.arguments_hash):
-        raise ToolError(
-            Code.REJECTED,
-            f"{DENIED}: the approval was given for other arguments; nothing was run.",
-            {"approval": request.id},
-        )
+        text = f"{DENIED}: the approval was given for other arguments; nothing was run."
+        raise ToolError(Code.REJECTED, text, about)
     return answer
+
+
+def _usable(answer: Any) -> ApprovalAnswer:
+    """The answer as its type says: what only looks like a yes is none.
+
+    Raises:
+        Unusable: it is something else.
+    """
+    if not isinstance(answer, ApprovalAnswer):
+        raise Unusable(f"{type(answer).__name__} where an answer belongs")
+    if not isinstance(answer.approved, bool):
+        raise Unusable(f"approved is {answer.approved!r:.40}; it must be true or false")
+    if answer.reason is not None and not isinstance(answer.reason, str):
+        raise Unusable("its reason is no text")
+    if answer.modified_arguments is None:
+        return answer
+    return replace(answer, modified_arguments=own_json(answer.modified_arguments))
 
 
 def _remember(context: Context, rules: Iterable[str]) -> None:
     for rule in rules:
         context.session.rules = context.session.rules.allowing(rule)
+
+
+def _grantable(context: Context, rules: tuple[str, ...]) -> tuple[str, ...]:
+    """The rules, if all of them can be granted: what can't be written as a rule is asked again."""
+    try:
+        for rule in rules:
+            context.session.rules.allowing(rule)
+    except ConfigError:
+        return ()
+    return rules
 
 
 # ─── what is shown ──────────────────────────────────────────────────────────────────
@@ -182,12 +199,12 @@ async def _request(
         exec_id=context.loop.exec_id,
         tool=tool.name,
         # A copy: whoever decides must not be able to change what runs.
-        arguments=copy.deepcopy(dict(given)),
+        arguments=own_json(given),
         action=_action(tool, given, arguments, context),
         description=description if isinstance(description, str) else None,
         reason=judgement.reason,
-        diff=await _diff(given, context),
-        rules=judgement.allowing,
+        diff=await _diff(tool, given, arguments, context),
+        rules=_grantable(context, judgement.allowing),
         timeout=timeout,
         arguments_hash=fingerprint(tool.name, given),
     )
@@ -201,11 +218,11 @@ def _action(tool: Tool, given: Mapping[str, Any], arguments: BaseModel, context:
             case RunsCommand(text=text) | RunsCode(text=text):
                 lines.append(text)
             case Touches(path=path):
-                lines.append(path or ".")
+                lines.append(shown_name(path) or ".")
             case Contacts(host=host, port=port):
                 lines.append(host if port is None else f"{host}:{port}")
     if not lines:
-        lines.append(json.dumps(given, ensure_ascii=False, default=str))
+        lines.append(json.dumps(dict(given), ensure_ascii=False))
     return "\n".join(dict.fromkeys(lines))[:MAX_SHOWN]
 
 
@@ -279,14 +296,6 @@ Replies: TypeAlias = Callable[
 ]
 
 
-async def _called(function: Callable[..., Any], argument: Any) -> Any:
-    """The result of a function that may be async; others run in a thread and may wait."""
-    if inspect.iscoroutinefunction(function):
-        return await function(argument)
-    result = await asyncio.to_thread(function, argument)
-    return await result if inspect.isawaitable(result) else result
-
-
 def _no_answers(questions: Sequence[Question]) -> ToolError:
     return ToolError(
         Code.APPROVAL_REQUIRED,
@@ -300,7 +309,7 @@ class CallableApprover:
 
     Args:
         decides: request → true, false, or an answer; async or not. One that is not async is
-            called in a thread.
+            called in a thread. Anything else is no answer, and nothing is run.
         replies: questions → answers; None = nobody answers questions.
     """
 
@@ -310,16 +319,14 @@ class CallableApprover:
 
     async def approve(self, request: ApprovalRequest) -> ApprovalAnswer:
         """See `Approver.approve`."""
-        answer = await _called(self._decides, request)
-        return (
-            answer if isinstance(answer, ApprovalAnswer) else ApprovalAnswer(approved=bool(answer))
-        )
+        answer: Any = await called(self._decides, request)
+        return ApprovalAnswer(approved=answer) if isinstance(answer, bool) else answer
 
     async def answer(self, questions: Sequence[Question]) -> Mapping[str, Sequence[str]]:
         """See `Approver.answer`."""
         if self._replies is None:
             raise _no_answers(questions)
-        answers: Mapping[str, Sequence[str]] = await _called(self._replies, questions)
+        answers: Mapping[str, Sequence[str]] = await called(self._replies, questions)
         return answers
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from executor.catalog import Catalog, load
-from executor.controller import Controller, Loop, OpenBox, Opener
+from executor.controller import Controller
+from executor.lane import OpenBox, Opener
+from executor.loop import Loop
 from executor.model import Call, Event, Limits, LoopSpec, Result
 from executor.settings import Settings
 from tests.conftest import LIMITS, make_worktree, open_docker_box

@@ -17,8 +17,10 @@ import pytest
 
 from executor.approvals import CallableApprover
 from executor.catalog import Catalog
-from executor.controller import Controller, Loop, OpenBox
+from executor.controller import Controller
 from executor.errors import Code, ConfigError
+from executor.lane import OpenBox
+from executor.loop import Loop
 from executor.messages import MessagesApi
 from executor.model import (
     ApprovalAnswer,

@@ -20,9 +20,10 @@ from executor.approvals import (
     fingerprint,
 )
 from executor.catalog import PACKAGED, parse
-from executor.controller import Controller, Loop
+from executor.controller import Controller
 from executor.errors import Code, ConfigError, ToolError
 from executor.hooks import Hook, HookEvent, Hooks, Occasion, Reply
+from executor.loop import Loop
 from executor.model import (
     ApprovalAnswer,
     ApprovalAnswered,

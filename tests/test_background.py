@@ -19,8 +19,8 @@ import pytest
 from executor import background as registry
 from executor.background import Background, Listed, Status, Written
 from executor.catalog import SpillLimits, load
-from executor.controller import Loop
 from executor.errors import AgentLost, Code, ToolError
+from executor.loop import Loop
 from executor.model import (
     BackgroundEnded,
     BackgroundStarted,

@@ -6,6 +6,7 @@ import base64
 import fcntl
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -370,6 +371,15 @@ def test_a_closed_stdin_is_an_empty_one(program: Program) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_version_prints_name_and_version(program: Program) -> None:
+    """`--version` is one line, needs no engine and no configuration, and ends with 0."""
+    code, out, err = program.run("--version", DOCKER_HOST="unix:///none", XDG_CONFIG_HOME="/none")
+    assert (code, err) == (0, "")
+    assert re.fullmatch(r"executor \d+\.\d+\.\d+\S*\n", out)
+    done = program.into_full_disk("--version")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
 
 
 def test_help_that_has_no_place_is_one_sentence(program: Program) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from executor.approvals import fingerprint
-from executor.controller import Controller, Loop
+from executor.controller import Controller
 from executor.errors import Code, SandboxError, ToolError
+from executor.loop import Loop
 from executor.model import (
     ApprovalAnswer,
     ApprovalAnswered,

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from executor.controller import Controller, OpenBox, Opener
+from executor.controller import Controller
 from executor.errors import Code, ConfigError, ProtocolError, SandboxUnavailable
+from executor.lane import OpenBox, Opener
 from executor.model import Call, LaneLost, LaneOpened, Limits, LoopSpec, Result
 from tests.conftest import LIMITS, make_worktree
 from tests.driver import ARGUMENTS, LoopThread
@@ -206,7 +207,7 @@ def test_closing_a_loop_while_its_box_is_given_back_waits_for_that(tmp_path: Pat
 def test_without_an_idle_time_a_box_is_kept(work: Work) -> None:
     """Nothing is given back unless it was asked for: there is not even a timer."""
     work.call("run_command", command="true")
-    assert (work.loop._seat._idle, len(work.opened)) == (None, 1)
+    assert (work.loop._lane._idle, len(work.opened)) == (None, 1)
 
 
 def test_what_was_read_is_known_after_a_loss(work: Work) -> None:

@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executor.catalog import PACKAGED, Catalog, load, parse
-from executor.controller import Controller, Loop
+from executor.controller import Controller
 from executor.errors import Code, ConfigError, ToolError
+from executor.loop import Loop
 from executor.model import MOUNT, PLANS, RESULTS, Call, Directory, LoopSpec, Result
 from executor.paths import Added, Reach
 from executor.sandbox import targets

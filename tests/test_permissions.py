@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from executor import toolsets
 from executor.catalog import PACKAGED, load, parse
-from executor.controller import rules_of
 from executor.errors import AgentLost, Code, ConfigError, ToolError
+from executor.loop import rules_of
 from executor.model import Access, LoopSpec
 from executor.permissions import (
     Hit,

@@ -13,8 +13,8 @@ import pytest
 
 from executor import toolsets
 from executor.catalog import PACKAGED, Catalog, load, parse
-from executor.controller import rules_of
 from executor.errors import AgentLost, Code
+from executor.loop import rules_of
 from executor.model import Access, Call, Limits, LoopSpec, Result
 from executor.permissions import Mode, Verdict, decide
 from executor.pipeline import Pipeline

@@ -16,8 +16,8 @@ from typing import Any, Literal, TypeAlias
 import pytest
 
 from executor.catalog import load
-from executor.controller import Loop
 from executor.errors import Code
+from executor.loop import Loop
 from executor.model import Call, LoopSpec, Result
 from tests.conftest import LIMITS, make_worktree
 from tests.driver import LoopThread

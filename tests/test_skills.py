@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executor.approvals import CallableApprover
-from executor.controller import Controller, Loop
+from executor.controller import Controller
 from executor.errors import Code, ConfigError
 from executor.hooks import Hook, HookEvent, Hooks, Occasion
+from executor.loop import Loop
 from executor.model import ApprovalAnswer, ApprovalRequest, Call, LoopSpec, Result
 from executor.settings import Settings
 from executor.skills import MAX_BYTES, MAX_SKILLS, Part, Skill, load, name_of, parse

@@ -18,8 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executor.catalog import Keep, SpillLimits, ToolEntry, Unit, load
-from executor.controller import Controller, Loop
+from executor.controller import Controller
 from executor.errors import Code
+from executor.loop import Loop
 from executor.model import RESULTS, Access, Call, Limits, LoopSpec, Result, Spilled
 from executor.results import Limit, clip_text, fitted, size_of
 from executor.sandbox.engine import Engine
@@ -511,12 +512,12 @@ def test_the_loop_reads_what_was_kept_and_cannot_change_it(tmp_path: Path) -> No
             assert refused.code is Code.PERMISSION_DENIED
         (file,) = state.glob("controllers/*/results-*/1.txt")
         assert file.read_bytes() == SEQUENCE
-        box = loop._seat.name
+        box = loop._lane.name
         subprocess.run(["docker", "kill", box], check=True, capture_output=True, timeout=60)
-        wait_until(lambda: loop._seat._box is None or loop._seat._box.error is not None)
+        wait_until(lambda: loop._lane._box is None or loop._lane._box.error is not None)
         again = call("read_file", path=path, limit=1)
         assert str(again.content).startswith("     1│1"), again
-        assert loop._seat.name != box
+        assert loop._lane.name != box
     assert list(state.glob("controllers/*")) == []
 
 

@@ -108,7 +108,7 @@ class Twins:
 
 def slow(work: Work) -> Slowed:
     """Put delays between a loop and its box."""
-    seat: Any = work.loop._seat
+    seat: Any = work.loop._lane
     seat._box = slowed = Slowed(seat._box)
     return slowed
 
@@ -446,7 +446,7 @@ class Gated:
 
 def gate(work: Work, holds: Callable[[str, str], asyncio.Event | None]) -> Gated:
     """Put gates between a loop and its box."""
-    seat: Any = work.loop._seat
+    seat: Any = work.loop._lane
     seat._box = gated = Gated(seat._box, holds)
     return gated
 
@@ -634,7 +634,7 @@ def is_still(work: Work, command: str) -> bool:
     """No process of the box has these arguments, and no call is running."""
     pattern = f"{command[:-1]}[{command[-1]}]"
     found = work.call("run_command", command=f"{ARGUMENTS} | grep -c '{pattern}'; true")
-    seat: Any = work.loop._seat
+    seat: Any = work.loop._lane
     return str(found.content) == "0\n" and seat._users == 0
 
 

@@ -19,7 +19,7 @@ import typer
 from rich.table import Table
 
 from executor.catalog import Catalog
-from executor.controller import Controller, Loop
+from executor.controller import Controller
 from executor.errors import ConfigError
 from executor.frontends import diagnosis, notices, shell
 from executor.frontends.asking import terminal
@@ -65,6 +65,7 @@ from executor.frontends.running import (
     write_json,
     write_texts,
 )
+from executor.loop import Loop
 from executor.model import Call, Finished, LoopSpec, Result
 from executor.sandbox import images as image_store
 from executor.sandbox.container import (
@@ -87,7 +88,6 @@ LINES_AHEAD = 16
 
 app = typer.Typer(
     name="executor",
-    help="Runs a coding agent's tool calls, each loop in a container of its own.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -96,6 +96,24 @@ app = typer.Typer(
 images_app = typer.Typer(help="The images that boxes are made from.", no_args_is_help=True)
 app.add_typer(images_app, name="images")
 app.command("shell")(shell.shell)
+
+
+def _tell_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"executor {diagnosis.version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print name and version.", is_eager=True, callback=_tell_version
+        ),
+    ] = False,
+) -> None:
+    """Runs a coding agent's tool calls, each loop in a container of its own."""
 
 
 @app.command()

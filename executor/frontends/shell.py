@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from executor.catalog import Catalog
-from executor.controller import Controller, Loop
+from executor.controller import Controller
 from executor.errors import ConfigError, EngineError
 from executor.frontends import notices
 from executor.frontends.options import (
@@ -49,6 +49,7 @@ from executor.frontends.running import (
     write_texts,
 )
 from executor.frontends.signals import HEARD
+from executor.loop import Loop
 from executor.model import MOUNT, Limits, LoopSpec, plain
 from executor.sandbox.attach import STDOUT
 from executor.sandbox.container import LABEL_LOOP

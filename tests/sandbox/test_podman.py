@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from executor.catalog import load
-from executor.controller import Controller, Loop
+from executor.controller import Controller
 from executor.doctor import judge
 from executor.errors import SandboxUnavailable
+from executor.loop import Loop
 from executor.model import Call, Limits, LoopSpec, Result
 from executor.sandbox import podman
 from executor.sandbox.container import Ceilings, create_request

@@ -21,7 +21,7 @@ import pytest
 from executor import toolsets
 from executor.audit import AuditLog
 from executor.catalog import Policy, load
-from executor.controller import Controller, Loop
+from executor.controller import Controller
 from executor.errors import (
     BadPath,
     Code,
@@ -31,6 +31,7 @@ from executor.errors import (
     ToolError,
     UnsafeRuntime,
 )
+from executor.loop import Loop
 from executor.model import Access, LoopSpec
 from executor.sandbox import gate, images, inspection
 from executor.sandbox.container import (
