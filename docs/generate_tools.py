@@ -39,8 +39,9 @@ def page() -> str:
         tools = toolsets.registry(name, catalog).all()
         parts.append(f"## Toolset `{name}`\n")
         parts += [_section(tool) for tool in tools]
-        canonical = {**{tool.canonical: tool for tool in tools}, **canonical}
-    parts += [_loop_types(catalog), _modes(canonical.values())]
+        for tool in tools:
+            canonical.setdefault(tool.canonical, tool)
+    parts += [_loop_types(catalog), _agents(catalog), _modes(canonical.values())]
     return "\n".join(parts)
 
 
@@ -98,13 +99,32 @@ def _loop_types(catalog: Catalog) -> str:
     return "\n".join([*lines, ""])
 
 
+def _agents(catalog: Catalog) -> str:
+    lines = ["## Types of agents", "", "What `Task` can start. `*` is all that the loop has.", ""]
+    lines += ["| type | tools | its worktree |", "|---|---|---|"]
+    for name, kind in catalog.agents.items():
+        place = {"copy": "a copy, merged back", "read-only": "its loop's, read-only"}
+        lines.append(f"| `{name}` | {', '.join(kind.tools)} | {place[kind.isolation]} |")
+    return "\n".join([*lines, ""])
+
+
 def _modes(tools: Iterable[Tool]) -> str:
     lines = ["## Permission modes", ""]
     lines += [f"| tool | {' | '.join(Mode)} |", "|---" * (len(Mode) + 1) + "|"]
     for tool in tools:
         verdicts = [decide(mode, tool.access, tool.canonical).value for mode in Mode]
         lines.append(f"| {tool.canonical} | {' | '.join(verdicts)} |")
-    lines += ["", "Where nobody can be asked, *ask* is an error result: `APPROVAL_REQUIRED`."]
+    lines += [
+        "",
+        "Of a call more is known than of its tool. *Ask* and *deny* become *allow* for:",
+        "- commands that only look, by their parse, in every mode;",
+        "- a new file by write_file and a move to a free name, in mode default;",
+        "- changes of the loop's own plan file, in every mode.",
+        "",
+        "Changes outside the worktree and what was added to the loop writable are asked about in",
+        "mode acceptEdits, too. Rules come before all of that. Where nobody can be asked, *ask* is",
+        "an error result: `APPROVAL_REQUIRED`.",
+    ]
     return "\n".join([*lines, ""])
 
 

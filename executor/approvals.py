@@ -6,6 +6,7 @@ import asyncio
 import difflib
 import hashlib
 import json
+import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,13 +25,16 @@ from executor.model import (
     Question,
     Remember,
 )
-from executor.permissions import Judgement, covers, is_host, is_path, parsed
+from executor.permissions import Hit, Judgement, covers, hit, is_host, is_path, parsed
 from executor.rules import Command, Rule, Rules
+from executor.text import one_line
 from executor.tool import Approver, Contacts, Context, RunsCode, RunsCommand, Tool, Touches
 
 DENIED = "User denied permission"
 MAX_DIFF = 128 << 10
 """Bytes of a file, old or new, of which a difference is shown."""
+MAX_NOTEBOOK = 4 << 20
+"""Bytes of a notebook's sources among which the one that is changed is looked for."""
 MAX_SHOWN = 4 << 20
 """Characters of a request's `action`: a command can't be longer, a program's text is cut."""
 
@@ -68,6 +72,11 @@ async def decide(
     approver = context.loop.approver
     if approver is None:
         raise _nobody(tool, context, judgement)
+    try:
+        given = own_json(given)
+    except Unusable as error:
+        text = f"Nobody can be asked about {tool.name}: it has {error}."
+        raise ToolError(Code.INVALID_ARGUMENTS, text) from error
     request = await _request(tool, given, arguments, context, judgement)
     answer = await answered(approver, request, context.tell)
     if not answer.approved:
@@ -218,7 +227,7 @@ def _action(tool: Tool, given: Mapping[str, Any], arguments: BaseModel, context:
             case RunsCommand(text=text) | RunsCode(text=text):
                 lines.append(text)
             case Touches(path=path):
-                lines.append(shown_name(path) or ".")
+                lines.append(_shown(path) or ".")
             case Contacts(host=host, port=port):
                 lines.append(host if port is None else f"{host}:{port}")
     if not lines:
@@ -226,33 +235,69 @@ def _action(tool: Tool, given: Mapping[str, Any], arguments: BaseModel, context:
     return "\n".join(dict.fromkeys(lines))[:MAX_SHOWN]
 
 
-async def _diff(given: Mapping[str, Any], context: Context) -> str | None:
+async def _diff(
+    tool: Tool, given: Mapping[str, Any], arguments: BaseModel, context: Context
+) -> str | None:
     """What a change of a text file would change; None where it can't be shown."""
-    path = given.get("path", given.get("file_path"))
-    change = _change(given)
-    if not isinstance(path, str) or change is None:
+    actions = tool.actions(context, arguments)
+    written = [one.path for one in actions if isinstance(one, Touches) and one.how == "write"]
+    if len(written) != 1:
         return None
+    (place,) = written
     try:
-        place = context.path(path)
-        answer = await context.ask(
-            "read", {"path": place, "encoding": "base64", "max_raw_bytes": MAX_DIFF}
-        )
-        before = answer.data
-    except ToolError as error:
-        if error.code is not Code.FILE_NOT_FOUND:
-            return None
-        before = b""
-    except SandboxError:
+        found = await (_cell if "new_source" in given else _texts)(place, given, context)
+    except (ToolError, SandboxError, UnicodeDecodeError):
         return None
-    try:
-        old = before.decode()
-    except UnicodeDecodeError:
-        return None
-    new = change(old)
-    if new is None or len(new) > MAX_DIFF:
+    if found is None or len(found[2]) > MAX_DIFF:
         return None
     # Beside the loop: two long files that have little in common take a while.
-    return await asyncio.to_thread(_unified, place, old, new)
+    return await asyncio.to_thread(_unified, *found) or None
+
+
+async def _texts(
+    place: str, given: Mapping[str, Any], context: Context
+) -> tuple[str, str, str] | None:
+    """Name, old and new text of a file that is written."""
+    change = _change(given)
+    if change is None:
+        return None
+    asked = {"path": place, "encoding": "base64", "max_raw_bytes": MAX_DIFF}
+    try:
+        old = (await context.ask("read", asked)).data.decode()
+    except ToolError as error:
+        if error.code is not Code.FILE_NOT_FOUND:
+            raise
+        old = ""
+    new = change(old)
+    return None if new is None else (_shown(place), old, new)
+
+
+async def _cell(
+    place: str, given: Mapping[str, Any], context: Context
+) -> tuple[str, str, str] | None:
+    """Name, old and new source of a notebook's cell."""
+    mode, name = given.get("edit_mode") or "replace", str(given.get("cell_id"))
+    new = "" if mode == "delete" else str(given["new_source"])
+    if mode == "insert":
+        return f"{_shown(place)}#new cell", "", new
+    # Of every cell its source, and of outputs nothing but that they are there.
+    asked = {"path": place, "max_bytes": MAX_NOTEBOOK, "part_bytes": 0, "pictures": 0}
+    answer = await context.ask("read_notebook", asked)
+    found: list[str] = []
+    at = 0
+    for part in answer.value["parts"]:
+        piece = answer.data[at : at + part["length"]]
+        at += part["length"]
+        if part["kind"] == "source" and part["cell"] == name and not part["left_out"]:
+            found.append(piece.decode())
+    if len(found) != 1 or len(found[0]) > MAX_DIFF:
+        return None
+    return f"{_shown(place)}#{_shown(name)}", found[0], new
+
+
+def _shown(path: str) -> str:
+    """A path on one line."""
+    return one_line(path, MAX_SHOWN)
 
 
 def _change(given: Mapping[str, Any]) -> Callable[[str], str | None] | None:
@@ -278,11 +323,18 @@ def _change(given: Mapping[str, Any]) -> Callable[[str], str | None] | None:
     return edited
 
 
-def _unified(path: str, old: str, new: str) -> str:
-    lines = difflib.unified_diff(
-        old.splitlines(), new.splitlines(), f"a/{path}", f"b/{path}", lineterm=""
-    )
-    return "\n".join(lines)
+def _unified(name: str, old: str, new: str) -> str:
+    """The difference in which every character counts: line ends, and whether the last has one."""
+    lines = difflib.unified_diff(_lines(old), _lines(new), f"a/{name}", f"b/{name}")
+    unended = "\n\\ No newline at end of file\n"
+    return "".join(line if line.endswith("\n") else f"{line}{unended}" for line in lines)[:-1]
+
+
+def _lines(text: str) -> list[str]:
+    # Not splitlines: it takes characters for line ends that programs don't.
+    lines = [f"{line}\n" for line in text.split("\n")]
+    lines[-1] = lines[-1][:-1]
+    return lines if lines[-1] else lines[:-1]
 
 
 # ─── who decides ────────────────────────────────────────────────────────────────────
@@ -335,7 +387,8 @@ class PolicyApprover:
 
     What a rule of `deny` names is refused, what one of `allow` names is approved, and so is
     or is not all else. Patterns are compared with the text of the request: a command with
-    its parse, paths as they were given, hosts.
+    its parse, paths as they were given, hosts. What denies is about any part of a request;
+    what allows has to be about all of it.
 
     Args:
         allow, deny: rules, as those of a loop.
@@ -362,7 +415,7 @@ class PolicyApprover:
         """See `Approver.approve`."""
         for rules, approved in ((self._rules.deny, False), (self._rules.allow, True)):
             for rule in rules:
-                if _speaks_of(rule, request):
+                if _speaks_of(rule, request, allows=approved):
                     return ApprovalAnswer(approved=approved, reason=f"by the rule {rule.text}")
         return ApprovalAnswer(approved=self._otherwise, reason="by default")
 
@@ -373,22 +426,38 @@ class PolicyApprover:
         return self._answers
 
 
-def _speaks_of(rule: Rule, request: ApprovalRequest) -> bool:
+def _speaks_of(rule: Rule, request: ApprovalRequest, *, allows: bool) -> bool:
+    """Whether a rule is about a request: to allow it all of it, to deny it any part of it."""
     if not rule.names(request.tool, request.tool):
         return False
     if rule.pattern is None:
         return True
+    lines = request.action.split("\n")
     if rule.host is not None:
-        return is_host(rule.host, request.action.partition(":")[0])
+        hosts = [re.sub(r":\d+\Z", "", line) for line in lines]
+        return (all if allows else any)(is_host(rule.host, host) for host in hosts)
     command = request.arguments.get("command")
     if isinstance(command, str):
-        try:
-            pattern = Command.parse(rule.pattern)
-        except ConfigError:
-            return False
-        script = parsed(command)
-        return script.fault is None and all(covers(pattern, one) for one in script.commands)
-    return all(is_path(rule.pattern, path) for path in request.action.split("\n"))
+        return _speaks_of_command(rule.pattern, command, allows=allows)
+    if rule.is_of_commands:
+        return not allows  # what a program in another language runs is not known
+    return (all if allows else any)(is_path(rule.pattern, path) for path in lines)
+
+
+def _speaks_of_command(text: str, command: str, *, allows: bool) -> bool:
+    try:
+        pattern = Command.parse(text)
+    except ConfigError:
+        return False
+    script = parsed(command)
+    if not allows:
+        return script.fault is not None or any(
+            hit(pattern, one) is not Hit.NO for one in script.commands
+        )
+    if script.fault is not None or not script.commands:
+        return False
+    # A rule for commands says nothing of the files that the shell itself writes.
+    return all(covers(pattern, one) and one.redirected == frozenset() for one in script.commands)
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,7 +483,8 @@ class QueueApprover:
 
     def __init__(self) -> None:
         self._waiting: dict[str, tuple[Any, asyncio.Future[Any]]] = {}
-        self._news: asyncio.Queue[ApprovalRequest | QuestionRequest] = asyncio.Queue()
+        self._unseen: dict[str, ApprovalRequest | QuestionRequest] = {}
+        self._news = asyncio.Event()
         self._questions = 0
 
     async def approve(self, request: ApprovalRequest) -> ApprovalAnswer:
@@ -432,18 +502,21 @@ class QueueApprover:
     async def _decided(self, request: ApprovalRequest | QuestionRequest) -> Any:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[request.id] = (request, future)
-        self._news.put_nowait(request)
+        self._unseen[request.id] = request
+        self._news.set()
         try:
             return await future
         finally:
             del self._waiting[request.id]
+            self._unseen.pop(request.id, None)
 
     async def __aiter__(self) -> AsyncIterator[ApprovalRequest | QuestionRequest]:
         """The requests, each once, as they come; those that have ended meanwhile are left out."""
         while True:
-            request = await self._news.get()
-            if request.id in self._waiting:
-                yield request
+            while not self._unseen:
+                self._news.clear()
+                await self._news.wait()
+            yield self._unseen.pop(next(iter(self._unseen)))
 
     def pending(self) -> tuple[ApprovalRequest | QuestionRequest, ...]:
         """The requests that wait, in the order in which they came."""

@@ -7,17 +7,22 @@ JSON. None of that may hold up a loop, the end of the program, or be taken for a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import json
+import os
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import copy_context
-from typing import Any, NoReturn, TypeVar
+from queue import SimpleQueue
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
 PATIENCE = 3.0
 """Seconds that something cancelled may take to end; after that it is left to itself."""
+MOST_IDLE = 8
+"""Threads that are kept for the next calls."""
 
 
 class TooLate(Exception):
@@ -31,8 +36,8 @@ class Unusable(Exception):
 async def called(function: Callable[..., Any], argument: Any) -> Any:
     """The result of a function, async or not; one that is not is called in a thread.
 
-    The thread is a daemon of its own: one that never ends takes no place of others, and the
-    program ends without it.
+    The thread is a daemon, and no other's while it works: one that never ends takes no place of
+    others, and the program ends without it.
     """
     if inspect.iscoroutinefunction(function):
         return await function(argument)
@@ -53,21 +58,51 @@ async def _in_thread(function: Callable[..., Any], argument: Any) -> Any:
         else:
             answer.set_exception(error)
 
-    def work() -> None:
-        result, failure = None, None
+    def work() -> Callable[[], None]:
+        result: Any = None
+        failure: BaseException | None = None
         try:
             result = context.run(function, argument)
-        except StopIteration as error:  # which no future can hold
-            failure = RuntimeError(f"it raised {error!r}")
         except BaseException as error:
-            failure = error
-        try:
-            loop.call_soon_threadsafe(settle, result, failure)
-        except RuntimeError:
-            pass  # the loop is closed: nobody waits any more
+            # No future can hold a StopIteration.
+            is_kept = not isinstance(error, StopIteration)
+            failure = error if is_kept else RuntimeError(f"it raised {error!r}")
 
-    threading.Thread(target=work, name="callable", daemon=True).start()
+        def tell() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(settle, result, failure)
+
+        return tell
+
+    _put_to_work(work)
     return await answer
+
+
+_Work: TypeAlias = Callable[[], Callable[[], None]]
+"""What a thread does; what it returns tells of it, once the thread is free again."""
+_IDLE: list[SimpleQueue[_Work]] = []
+"""How threads that have ended their work get more: a start would cost more than most of it."""
+os.register_at_fork(after_in_child=_IDLE.clear)
+
+
+def _put_to_work(work: _Work) -> None:
+    try:
+        queue = _IDLE.pop()
+    except IndexError:
+        queue = SimpleQueue()
+        threading.Thread(target=_serve, args=(queue,), name="callable", daemon=True).start()
+    queue.put(work)
+
+
+def _serve(queue: SimpleQueue[_Work]) -> None:
+    is_idle = True
+    while is_idle:
+        tell = queue.get()()
+        is_idle = len(_IDLE) < MOST_IDLE
+        if is_idle:
+            _IDLE.append(queue)
+        tell()
+        del tell  # it holds the result
 
 
 async def bounded(work: Awaitable[T], seconds: float) -> T:

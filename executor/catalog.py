@@ -7,6 +7,7 @@ is wrong is reported at once, each fault with its file, its key and the mend.
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -417,6 +418,7 @@ class _LoopTable(_Table):
     add_dirs: list[str] | None = None
     skills: list[str] | None = None
     worktree_skills: bool | None = None
+    text_only: bool | None = None
     tenant: str | None = None
     seccomp: Literal["standard", "strict"] | None = None
     quota: Literal["none", "watch", "loop-ext4"] | None = None
@@ -776,7 +778,30 @@ def _command_faults(given: Mapping[str, Any]) -> list[str]:
           for name in sorted(used - params.keys())),
         *(f"params.{name}: is not used in command" for name in sorted(params.keys() - used)),
         *(f"params.{name}: is no name; write letters, digits and _" for name in names),
+        *(f"params.{name}.enum: is for texts; leave type out" for name, said in params.items()
+          if isinstance(said, Mapping) and "enum" in said
+          and said.get("type", "string") != "string"),
+        *("command: its first word is the program, and is empty" for _ in range(command[0] == "")),
+        *(f"command: {word!r} holds a NUL, which no command takes"
+          for word in command if "\0" in str(word)),
+        *(f"command: a shell would read what the model puts into {word!r}; write \"$1\" there, and "
+          "the parameter as a word at the end, after one for $0"
+          for word in _shell_code(command) if PLACEHOLDER.search(word)),
     ]  # fmt: skip
+
+
+_SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh"})
+
+
+def _shell_code(command: Sequence[Any]) -> list[str]:
+    """The words that a shell reads as code, but for what is the model's alone: a tool to run it."""
+    if str(command[0]).rpartition("/")[2] not in _SHELLS:
+        return []
+    return [
+        str(word)
+        for before, word in itertools.pairwise(command)
+        if re.fullmatch(r"-[A-Za-z]*c", str(before)) and not PLACEHOLDER.fullmatch(str(word))
+    ]
 
 
 def _idle_faults(name: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:

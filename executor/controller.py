@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from executor import toolsets
 from executor.audit import AuditLog
 from executor.catalog import Catalog, load
 from executor.coordination import Coordinator, LocalCoordinator, Member
-from executor.errors import ConfigError, EngineError
+from executor.errors import ConfigError, EngineError, SandboxUnavailable
 from executor.hooks import Hooks
 from executor.lane import Opener
 from executor.loop import Company, Loop, names_of, rules_of
@@ -40,6 +40,7 @@ from executor.tools.agents import MAX_DEPTH
 
 if TYPE_CHECKING:
     from executor.messages import Model
+    from executor.subagents import Agent
 
 SWEEP_INTERVAL = 300.0
 """Seconds between two looks for what dead controllers left behind."""
@@ -116,9 +117,11 @@ class Controller:
         try:
             await self._stack.aclose()
         finally:
-            if error is not None and self._host is not None:
-                for name in sorted(self._host.identity.left):
-                    error.add_note(f"the box {name} is left to the next sweep")
+            if self._host is not None:
+                if error is not None:
+                    for name in sorted(self._host.identity.left):
+                        error.add_note(f"the box {name} is left to the next sweep")
+                self._host = self._opener = None
 
     async def _connect(self, stack: AsyncExitStack) -> Opener:
         engine = await stack.enter_async_context(await Engine.connect(self.settings))
@@ -156,8 +159,26 @@ class Controller:
             yield loop
 
     @contextlib.asynccontextmanager
-    async def _loop(self, spec: LoopSpec, ground: Ground | None = None) -> AsyncIterator[Loop]:
-        """A loop; of an agent, if a ground is given."""
+    async def outlined(self, spec: LoopSpec) -> AsyncIterator[Loop]:
+        """A loop without a box, for its definitions and what is disabled; calls can't be run.
+
+        Args:
+            spec: of the loop; its worktree is not looked at.
+
+        Raises:
+            ConfigError: the specification names what there is not.
+        """
+        spec = spec.with_exec_id(spec.exec_id or "outline")
+        source = functools.partial(open_own, Path(spec.worktree))
+        async with self._joined(spec, None) as member:
+            agents = self._agents(spec, source, [])
+            yield Loop(spec, self.catalog, _no_box, self._company, member, None, agents)
+
+    @contextlib.asynccontextmanager
+    async def _loop(
+        self, spec: LoopSpec, ground: Ground | None = None, running: list[Agent] | None = None
+    ) -> AsyncIterator[Loop]:
+        """A loop; of an agent, if a ground is given, and all agents that run with it."""
         if self._opener is None:
             raise RuntimeError("open the controller first: async with Controller() as controller")
         self._check(spec)
@@ -171,7 +192,7 @@ class Controller:
                 self._joined(spec, ground) as member,
                 self._boxes(spec, ground) as (opener, spill, source),
             ):
-                agents = self._agents(spec, source)
+                agents = self._agents(spec, source, [] if running is None else running)
                 loop = Loop(spec, self.catalog, opener, self._company, member, spill, agents)
                 async with loop._opened():
                     yield loop
@@ -219,7 +240,7 @@ class Controller:
         finally:
             await to_completion(quota.close())
 
-    def _agents(self, spec: LoopSpec, source: Source) -> Agents | None:
+    def _agents(self, spec: LoopSpec, source: Source, running: list[Agent]) -> Agents | None:
         """What starts agents below a loop; None = nothing does."""
         if self._model is None or spec.depth >= MAX_DEPTH:
             return None
@@ -235,7 +256,8 @@ class Controller:
                 known=known,
                 model=self._model,
                 ground=functools.partial(self._ground, spec, source),
-                open=self._loop,
+                open=functools.partial(self._loop, running=running),
+                running=running,
             )
         )
 
@@ -253,7 +275,8 @@ class Controller:
         else:
             directory = self.settings.state_directory / name
             directory.mkdir(mode=0o700, parents=True)
-        async with copies.copied(source, directory) as ground:
+        kept = self.settings.state_directory / "kept"
+        async with copies.copied(source, directory, kept) as ground:
             yield ground
 
     def _check(self, spec: LoopSpec) -> None:
@@ -265,11 +288,15 @@ class Controller:
         except ConfigError as error:
             faults += error.faults
         try:
-            self._company.hooks.check(names_of(spec.worktree))
+            self._company.hooks.check(name for root in spec.writable for name in names_of(root))
         except ConfigError as error:
             faults += error.faults
         if faults:
             raise ConfigError(faults)
+
+
+def _no_box(spec: LoopSpec) -> NoReturn:
+    raise SandboxUnavailable("This loop is an outline: it has no box, and none can be opened.")
 
 
 def _model_of(settings: Settings) -> Model:

@@ -18,13 +18,18 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from executor.errors import Code, ConfigError, ToolError
+from executor.text import one_line
 
 MAX_MESSAGE = 1 << 20
 """Bytes of JSON that one message may take."""
+MAX_NAMED = 100
+"""Characters that a refusal repeats of a name that there is not."""
 MAX_RATE = 100
 """Messages a second that one loop may send."""
 MAX_INBOX = 1000
 """Messages that may wait for one loop."""
+MAX_WAITING = 64 << 20
+"""Bytes that they may take together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +185,7 @@ def encoded(value: Any) -> str:
 
 def no_loop(targets: Iterable[str]) -> ToolError:
     """The refusal for loops that are not open."""
-    names = sorted(set(targets))
+    names = sorted({one_line(target, MAX_NAMED) for target in targets})
     what = f"There is no open loop {names[0]!r}" if len(names) == 1 else f"No open loops {names}"
     return ToolError(
         Code.NOT_FOUND, f"{what}; nothing was sent. Check the execution id.", {"missing": names}
@@ -221,7 +226,9 @@ def in_a_circle(target: str) -> ToolError:
 def too_full(target: str) -> ToolError:
     """The refusal when nobody reads the target's messages."""
     return ToolError(
-        Code.LIMIT, f"{MAX_INBOX} messages wait for {target} unread; it takes no more now."
+        Code.LIMIT,
+        f"{MAX_INBOX} messages, or {MAX_WAITING} bytes of them, wait for {target} unread; it takes "
+        "no more now.",
     )
 
 
@@ -252,14 +259,14 @@ class LocalCoordinator:
         self, tenant: str, kind: str, data: Any, targets: Sequence[str] | None = None
     ) -> None:
         """See `Coordinator.alert`."""
-        encoded(data)
+        size = len(encoded([kind, data]))
         if targets is None:
             targets = [name for owner, name in self._members if owner == tenant]
         members = self.found(tenant, targets)
         for member in members:
             member.check_room()
         for member in members:
-            member.put(Notification(kind, data))
+            member.put(Notification(kind, data), size)
         for queue in self._subscribers.get(tenant, ()):
             queue.put_nowait(Notification(kind, data))
 
@@ -276,7 +283,7 @@ class LocalCoordinator:
     async def stop(self, tenant: str, exec_id: str, reason: str) -> None:
         """See `Coordinator.stop`."""
         for member in self.found(tenant, [exec_id]):
-            member.put(Stop(reason))
+            member.put(Stop(reason), len(reason))
 
     def found(self, tenant: str, targets: Sequence[str]) -> list[_LocalMember]:
         """The members of these names.
@@ -310,7 +317,8 @@ class _LocalMember:
         self._tenant = tenant
         self._exec_id = exec_id
         self._rate = Rate()
-        self._inbox: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._inbox: asyncio.Queue[tuple[Message, int] | None] = asyncio.Queue()
+        self._waiting = 0
         self._open: dict[str, asyncio.Future[str]] = {}
 
     async def query(self, target: str, question: str, timeout: float) -> str:
@@ -333,7 +341,7 @@ class _LocalMember:
         """The answer of this one to another."""
         query = Query(f"query-{secrets.token_hex(8)}", sender, question)
         future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.put(query)
+        self.put(query, len(question))
         self._open[query.id] = future
         try:
             return await future
@@ -342,17 +350,19 @@ class _LocalMember:
 
     async def share(self, targets: Sequence[str], kind: str, data: Any) -> None:
         targets = checked_targets(self._exec_id, targets)
-        text = encoded(data)
+        text = encoded([kind, data])
         members = self._coordinator.found(self._tenant, targets)
         for member in members:
             member.check_room()
         self._rate.count(len(members))
         for member in members:
             # A copy each: nothing that one changes is seen by another.
-            member.put(Share(self._exec_id, kind, json.loads(text)))
+            member.put(Share(self._exec_id, *json.loads(text)), len(text))
 
     async def inbox(self) -> AsyncGenerator[Message]:
-        while (message := await self._inbox.get()) is not None:
+        while (found := await self._inbox.get()) is not None:
+            message, size = found
+            self._waiting -= size
             yield message
 
     async def answer(self, query_id: str, text: str) -> None:
@@ -364,13 +374,14 @@ class _LocalMember:
 
     def check_room(self) -> None:
         """Raises ToolError: LIMIT, nobody reads what comes in."""
-        if self._inbox.qsize() >= MAX_INBOX:
+        if self._inbox.qsize() >= MAX_INBOX or self._waiting >= MAX_WAITING:
             raise too_full(self._exec_id)
 
-    def put(self, message: Message) -> None:
-        """Let a message wait here."""
+    def put(self, message: Message, size: int) -> None:
+        """Let a message of so many bytes wait here."""
         self.check_room()
-        self._inbox.put_nowait(message)
+        self._waiting += size
+        self._inbox.put_nowait((message, size))
 
     def close(self) -> None:
         """Nothing more comes; who waits for an answer is told."""

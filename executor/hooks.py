@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
+import copy
 import json
 import os
 import re
 import shlex
 import signal
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from executor.callables import TooLate, Unusable, bounded, called, own_json, refuse_constant
 from executor.catalog import HookEntry
 from executor.errors import Code, ConfigError, ToolError
 from executor.text import json_line, one_line
@@ -29,9 +31,11 @@ from executor.tool import Context, Outcome, Tool
 TIMEOUT = 60.0
 """Seconds that a hook may take."""
 ENDING_TIMEOUT = 5.0
-"""Seconds that it may take when the call was cancelled: somebody waits for its end."""
+"""Seconds that all of them may take when the call was cancelled: somebody waits for its end."""
 MAX_OUTPUT = 64 << 10
 """Bytes of each stream of a command that are looked at; the rest is dropped."""
+MAX_TOLD = 1 << 20
+"""Characters of a result's data, or of a picture, that a command is told."""
 MAX_REASON = 4000
 """Characters of a reason or a note for the model."""
 _LEFT_OVER = 0.2
@@ -104,7 +108,8 @@ class Occasion:
     Attributes:
         event: why it is called.
         uses: the call; after a turn, its calls that may have changed the worktree.
-        outcome: what the call came to; None before it and after a failure.
+        outcome: what the call came to, as the model is shown it; None before it and after a
+            failure.
         error: why it failed; None otherwise.
     """
 
@@ -131,11 +136,7 @@ class Occasion:
             return told | {"tools": [_named(one) for one in self.uses]}
         told |= _named(use)
         if self.outcome is not None:
-            told["tool_response"] = {
-                "content": self.outcome.content,
-                "structured": self.outcome.structured,
-                "is_error": self.outcome.is_error,
-            }
+            told["tool_response"] = _response(self.outcome)
         if self.error is not None:
             told["error"] = {"code": _code_of(self.error), "message": _message_of(self.error)}
         return told
@@ -143,6 +144,24 @@ class Occasion:
 
 def _named(use: Use) -> dict[str, Any]:
     return {"tool_name": use.tool, "tool_input": dict(use.input), "call_id": use.call_id}
+
+
+def _response(outcome: Outcome) -> dict[str, Any]:
+    """An outcome for a command: texts as the model has them, and data that is not too long."""
+    content: Any = outcome.content
+    if not isinstance(content, str):
+        content = [_told_block(block) for block in content]
+    told = {"content": content, "structured": outcome.structured, "is_error": outcome.is_error}
+    if len(json_line(outcome.structured)) > MAX_TOLD:
+        told |= {"structured": None, "structured_left_out": True}
+    return told
+
+
+def _told_block(block: Mapping[str, Any]) -> dict[str, Any]:
+    size = 0 if block.get("type") == "text" else len(json_line(dict(block)))
+    if size <= MAX_TOLD:
+        return dict(block)
+    return {"type": block.get("type"), "left_out": size}
 
 
 def _code_of(error: BaseException) -> str:
@@ -212,7 +231,7 @@ class Hook:
         """What is wrong with it, one sentence each.
 
         Args:
-            roots: paths of the worktree on the host.
+            roots: paths on the host of what the loop may write.
         """
         found: list[str] = []
         if self.event not in set(HookEvent):
@@ -243,13 +262,25 @@ def _command_faults(command: str | Sequence[str], roots: Iterable[str]) -> list[
     if "\0" in text:
         return ["the command holds a NUL character"]
     real = [os.path.realpath(root) for root in roots]
-    for word in re.findall(r"/[^\s'\"`$;|&<>()=:,]+", text):
-        if any(Path(os.path.realpath(word)).is_relative_to(root) for root in real):
+    for word in _paths(text, command):
+        # Two slashes at the start would stay two.
+        place = os.path.realpath(os.path.join(DIRECTORY, re.sub("^/+", "/", word)))
+        if any(Path(place).is_relative_to(root) for root in real):
             return [
-                f"{word} lies in the worktree, where the loop can rewrite it, and would run on "
-                "this machine; keep it elsewhere"
+                f"{word} lies in the worktree or an added directory, where the loop can rewrite "
+                "it, and would run on this machine; keep it elsewhere"
             ]
     return []
+
+
+def _paths(text: str, command: str | Sequence[str]) -> Iterator[str]:
+    """What in a command may be a path, as written and without quotes; relative ones, too."""
+    yield from re.findall(r"/[^\s'\"`$;|&<>()=:,]+", text)
+    words = text.split("\n") if not isinstance(command, str) else []
+    with contextlib.suppress(ValueError):  # a quote that is never closed: the shell will say so
+        words += shlex.split(text)
+    for word in words:
+        yield from (part for part in re.split(r"[\s;|&<>()=:,]+", word) if "/" in part)
 
 
 class Hooks:
@@ -291,7 +322,7 @@ class Hooks:
         """Look at them all.
 
         Args:
-            roots: paths of the worktree on the host, where no command may lie.
+            roots: paths on the host of what the loop may write, where no command may lie.
 
         Raises:
             ConfigError: with everything that is wrong with one of them.
@@ -313,7 +344,7 @@ class Hooks:
         given = use.input
         for hook in self._for(HookEvent.BEFORE, use):
             try:
-                reply = await _asked(hook, Occasion(HookEvent.BEFORE, (use,)))
+                reply = await _asked(hook, Occasion(HookEvent.BEFORE, (use,)), hook.timeout)
             except HookFailed as error:
                 raise ToolError(
                     Code.REJECTED,
@@ -330,7 +361,7 @@ class Hooks:
                     {"hook": hook.name},
                 )
             if reply.updated_input is not None:
-                use = replace(use, input=dict(reply.updated_input))
+                use = replace(use, input=reply.updated_input)
         return None if use.input == given else use.input
 
     async def after(self, use: Use, outcome: Outcome) -> tuple[list[str], list[str]]:
@@ -345,9 +376,28 @@ class Hooks:
         occasion = Occasion(HookEvent.AFTER_FAILURE, (use,), error=error)
         return (await self._told(occasion, most))[1]
 
-    async def after_turn(self, uses: Sequence[Use]) -> list[str]:
-        """PostTools, once a turn, after mutating calls that succeeded → warnings."""
-        return (await self._told(Occasion(HookEvent.AFTER_TURN, tuple(uses))))[1]
+    async def after_turn(self, uses: Sequence[Use], *, is_cancelled: bool = False) -> list[str]:
+        """PostTools, once a turn, after mutating calls that succeeded → warnings.
+
+        Who cancels it lets it go on for a short while: the calls have been made.
+
+        Args:
+            uses: those calls.
+            is_cancelled: the turn was, so that somebody waits for its end.
+        """
+        most = ENDING_TIMEOUT if is_cancelled else None
+        occasion = Occasion(HookEvent.AFTER_TURN, tuple(uses))
+        telling = asyncio.ensure_future(self._told(occasion, most))
+        try:
+            await asyncio.wait({telling})
+        except asyncio.CancelledError:
+            await asyncio.wait({telling}, timeout=ENDING_TIMEOUT)
+            raise
+        finally:
+            if not telling.done():
+                telling.cancel()
+                await asyncio.wait({telling})
+        return telling.result()[1]
 
     def _for(self, event: HookEvent, *uses: Use) -> list[Hook]:
         return [
@@ -361,15 +411,17 @@ class Hooks:
 
         Args:
             occasion: what has happened.
-            most: seconds that each may take, if less than it may otherwise.
+            most: seconds that all may take together, if less than they may otherwise.
         """
         replies: list[Reply] = []
         warnings: list[str] = []
+        until = None if most is None else time.monotonic() + most
         for hook in self._for(occasion.event, *occasion.uses):
-            timeout = hook.timeout if most is None else min(hook.timeout, most)
+            left = hook.timeout if until is None else max(until - time.monotonic(), 0.0)
             uses = tuple(filter(hook.matches, occasion.uses))
             try:
-                reply = await _asked(replace(hook, timeout=timeout), replace(occasion, uses=uses))
+                told = replace(occasion, uses=uses)
+                reply = await _asked(hook, told, min(hook.timeout, left))
             except HookFailed as error:
                 warnings.append(f"the {occasion.event} hook {hook.name} failed: {error}")
                 continue
@@ -381,37 +433,48 @@ class Hooks:
 # ─── one hook ───────────────────────────────────────────────────────────────────────
 
 
-async def _asked(hook: Hook, occasion: Occasion) -> Reply | None:
+async def _asked(hook: Hook, occasion: Occasion, seconds: float) -> Reply | None:
     """What the hook says.
 
     Raises:
         HookFailed: it gave no answer.
     """
     if not callable(hook.run):
-        return await _run(hook, occasion)
+        return await _run(hook, occasion, seconds)
     try:
-        async with asyncio.timeout(hook.timeout) as scope:
-            reply = await _call(hook.run, occasion)
+        reply: Any = await bounded(called(hook.run, _own(occasion)), seconds)
+        return None if reply is None else _usable(reply)
     except ToolError as error:
         return Reply("reject", str(error))
+    except TooLate:
+        raise HookFailed(f"no answer within {round(seconds, 2):g} s") from None
+    except Unusable as error:
+        raise HookFailed(str(error)) from None
     except Exception as error:
-        if scope.expired():
-            raise HookFailed(f"no answer within {hook.timeout:g} s") from None
         raise HookFailed(f"{type(error).__name__}: {one_line(str(error), 500)}") from error
-    if reply is not None and not isinstance(reply, Reply):
-        raise HookFailed(f"it returned {type(reply).__name__}; return a Reply or None")
-    return reply
 
 
-async def _call(function: Called, occasion: Occasion) -> Any:
-    """The result of a callable; one that is not async is called in a thread."""
-    if inspect.iscoroutinefunction(function):
-        return await function(occasion)
-    result = await asyncio.to_thread(function, occasion)
-    return await result if inspect.isawaitable(result) else result
+def _own(occasion: Occasion) -> Occasion:
+    """A copy: what a hook does to it is done to nothing else."""
+    uses = tuple(replace(use, input=copy.deepcopy(use.input)) for use in occasion.uses)
+    return replace(occasion, uses=uses, outcome=copy.deepcopy(occasion.outcome))
 
 
-async def _run(hook: Hook, occasion: Occasion) -> Reply | None:
+def _usable(reply: Any) -> Reply:
+    """The reply as its type says: what only looks like one may have meant a no.
+
+    Raises:
+        Unusable: it is something else.
+    """
+    if not isinstance(reply, Reply):
+        raise Unusable(f"it returned {type(reply).__name__}; return a Reply or None")
+    try:
+        return _checked(reply.decision, reply.reason, reply.updated_input)
+    except ValueError as error:
+        raise Unusable(str(error)) from None
+
+
+async def _run(hook: Hook, occasion: Occasion, seconds: float) -> Reply | None:
     """What a command says.
 
     Raises:
@@ -431,7 +494,7 @@ async def _run(hook: Hook, occasion: Occasion) -> Reply | None:
         raise HookFailed(f"it can't be started: {error}") from error
     try:
         _give(transport, line)
-        async with asyncio.timeout(hook.timeout):
+        async with asyncio.timeout(seconds):
             await command.exited.wait()
         # What it left running may hold its streams open for ever.
         with contextlib.suppress(TimeoutError):
@@ -439,7 +502,7 @@ async def _run(hook: Hook, occasion: Occasion) -> Reply | None:
                 await command.silent.wait()
         return _reply(transport.get_returncode(), *map(bytes, command.said))
     except TimeoutError:
-        raise HookFailed(f"no answer within {hook.timeout:g} s") from None
+        raise HookFailed(f"no answer within {round(seconds, 2):g} s") from None
     finally:
         await _end(transport, command)
 
@@ -485,14 +548,16 @@ def _give(transport: asyncio.SubprocessTransport, line: bytes) -> None:
 
 async def _end(transport: asyncio.SubprocessTransport, command: _Command) -> None:
     """Leave nothing: the group is killed if its first process still runs."""
-    if not command.exited.is_set():
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(transport.get_pid(), signal.SIGKILL)
-        await command.exited.wait()
-    pipe = transport.get_pipe_transport(0)
-    if isinstance(pipe, asyncio.WriteTransport) and pipe.get_write_buffer_size():
-        pipe.abort()  # nobody reads the rest any more
-    transport.close()
+    try:
+        if not command.exited.is_set():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(transport.get_pid(), signal.SIGKILL)
+            await command.exited.wait()
+    finally:
+        pipe = transport.get_pipe_transport(0)
+        if isinstance(pipe, asyncio.WriteTransport) and pipe.get_write_buffer_size():
+            pipe.abort()  # nobody reads the rest any more
+        transport.close()
 
 
 def _reply(code: int | None, out: bytes, err: bytes) -> Reply | None:
@@ -502,17 +567,23 @@ def _reply(code: int | None, out: bytes, err: bytes) -> Reply | None:
     if code != 0:
         end = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         raise HookFailed(f"{end}{': ' if said else ''}{one_line(said, 500)}")
-    text = out.decode("utf-8", "replace").strip()
+    # Programs of some systems begin with a byte order mark.
+    text = out.decode("utf-8-sig", "replace").strip()
     if not text.startswith("{"):
+        if any(line.startswith("{") for line in text.splitlines()):
+            raise HookFailed("it printed other text before a JSON object; print that alone")
         return None
     try:
-        return _parsed(json.loads(text))
+        return _parsed(json.loads(text, parse_constant=refuse_constant))
     except (ValueError, RecursionError) as error:
+        if len(out) >= MAX_OUTPUT:
+            raise HookFailed(f"it printed more than {MAX_OUTPUT} bytes of JSON") from None
         raise HookFailed(
             f"it printed JSON that can't be used: {one_line(str(error), 300)}"
         ) from None
 
 
+_KEYS = ("decision", "reason", "updated_input")
 _DECISIONS: dict[Any, Literal["allow", "reject"]] = {
     **{None: "allow", "allow": "allow", "approve": "allow"},
     **{"reject": "reject", "deny": "reject", "block": "reject"},
@@ -525,11 +596,28 @@ def _parsed(value: dict[str, Any]) -> Reply:
     Raises:
         ValueError: it is none.
     """
-    decision, reason, updated = map(value.get, ("decision", "reason", "updated_input"))
+    if "hook_event_name" in value:
+        return Reply()  # it has written down what it was told, for itself
+    if value and value.keys().isdisjoint(_KEYS):
+        raise ValueError(f"it has none of {', '.join(_KEYS)}")
+    return _checked(*map(value.get, _KEYS))
+
+
+def _checked(decision: Any, reason: Any, updated: Any) -> Reply:
+    """A reply of these parts.
+
+    Raises:
+        ValueError: they are none of a reply's.
+    """
     if (decision is not None and not isinstance(decision, str)) or decision not in _DECISIONS:
-        raise ValueError(f"decision is {decision!r}; write allow or reject")
+        raise ValueError(f"decision is {decision!r:.100}; write allow or reject")
     if reason is not None and not isinstance(reason, str):
         raise ValueError("reason must be text")
-    if updated is not None and not isinstance(updated, dict):
-        raise ValueError("updated_input must be an object")
+    if updated is not None:
+        if not isinstance(updated, Mapping):
+            raise ValueError("updated_input must be an object")
+        try:
+            updated = own_json(updated)
+        except Unusable as error:
+            raise ValueError(f"updated_input has {error}") from None
     return Reply(_DECISIONS[decision], reason, updated)

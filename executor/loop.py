@@ -10,6 +10,7 @@ import time
 from collections.abc import (
     AsyncIterable,
     AsyncIterator,
+    Awaitable,
     Callable,
     Coroutine,
     Iterable,
@@ -27,7 +28,7 @@ from executor.background import Listed
 from executor.catalog import Catalog
 from executor.coordination import Member, Message
 from executor.errors import Code, ConfigError, StreamBroken, ToolError
-from executor.hooks import Hooks
+from executor.hooks import Hooks, Use
 from executor.lane import LANE, Gone, Lane, Opener
 from executor.model import (
     Access,
@@ -128,6 +129,7 @@ class Loop:
             label = label or "subagent"
         self.pipeline = Pipeline(self.registry, allowed, label, company.hooks)
         self._turns = self._nested_calls = 0
+        self._nested_uses: list[Use] = []
         self._member = member
         self._lane = Lane(spec, opener, self.session, self._announce)
         self._surroundings = Surroundings(
@@ -154,9 +156,10 @@ class Loop:
             agents=agents,
             runtime=spec.runtime,
             read_only=spec.read_only,
-            skills=skills.load(spec.skill_directories),
+            skills=skills.load(spec.skill_directories, spec.writable),
             worktree_skills=spec.worktree_skills,
             call=self._nested,
+            reads_tasks=self.pipeline.has("task_output"),
             added=tuple(
                 Added(one.mount, names_of(one.path), one.is_writable) for one in spec.directories
             ),
@@ -362,7 +365,7 @@ class Loop:
         """What is told while that runs; it is cancelled if nobody listens to the end."""
         feed = Feed()
         for unheard in self._unheard:
-            feed.put(self._stamped(unheard))
+            feed.put(unheard)
         self._unheard.clear()
         self._listeners.append(feed.put)
         task = asyncio.create_task(running(feed.put))
@@ -390,16 +393,14 @@ class Loop:
             for call in calls:
                 turn.add(call)
             turn.close()
-            answers = await turn.run()
-        await self._end_turn(answers)
+            answers = await self._ended(turn, turn.run())
         return [answered.result for answered in answers]
 
     async def _model_turn(
         self, events: AsyncIterable[Mapping[str, Any]], reader: Reader, emit: Emit
     ) -> None:
         with self._new_run(emit) as turn:
-            answers = await turn.run_with(events, reader)
-        await self._end_turn(answers)
+            answers = await self._ended(turn, turn.run_with(events, reader))
         if turn.fault is not None:
             raise StreamBroken(
                 str(turn.fault) or type(turn.fault).__name__,
@@ -413,7 +414,7 @@ class Loop:
         turn_id = self._new_turn()
         turn = Turn(
             Crew(
-                execute=lambda call: self._execute(call, emit, turn_id),
+                execute=lambda call, begun: self._execute(call, emit, turn_id, begun),
                 foresee=lambda call: self._foreseen(call, turn_id),
                 box=self._lane,
                 tell=lambda event: self._tell(event, emit),
@@ -448,13 +449,26 @@ class Loop:
         self._turns += 1
         return f"turn-{self._turns}"
 
-    async def _end_turn(self, answers: Sequence[Answered]) -> None:
+    async def _ended(self, turn: Turn, running: Awaitable[list[Answered]]) -> list[Answered]:
+        """What the calls came to, and what comes once a turn, of a cancelled one too."""
+        try:
+            answers = await running
+        except asyncio.CancelledError:
+            await self._end_turn(turn.answers, is_cancelled=True)
+            raise
+        await self._end_turn(answers)
+        return answers
+
+    async def _end_turn(self, answers: Sequence[Answered], *, is_cancelled: bool = False) -> None:
         """What comes once a turn: changes of the loop, in order, then the hook."""
         for answered in answers:
             self._modify(answered.modifiers)
         uses = [found.use for found in answers if found.has_mutated and found.use is not None]
+        uses += self._nested_uses
+        self._nested_uses.clear()
         if uses:
-            for warning in await self.pipeline.hooks.after_turn(uses):
+            hooks = self.pipeline.hooks
+            for warning in await hooks.after_turn(uses, is_cancelled=is_cancelled):
                 self._announce(Warned(message=warning))
 
     def _modify(self, modifiers: Iterable[Modifier]) -> None:
@@ -472,14 +486,26 @@ class Loop:
                     self.session.queued.append(text)
                     self._announce(CommandQueued(text=text))
 
-    async def _execute(self, call: Call, emit: Emit | None, turn_id: str) -> Answered:
+    async def _execute(
+        self,
+        call: Call,
+        emit: Emit | None,
+        turn_id: str,
+        begun: Callable[[], object] | None = None,
+    ) -> Answered:
         self._tell(CallStarted(call=call), emit)
         tell = functools.partial(self._tell, emit=emit) if emit or self._watching else None
         left = self._deadline - time.monotonic()
         if left <= 0:
             return Answered(self._time_is_over(call))
         with self._lane.in_use():
-            answered = await self.pipeline.answer(call, self._surroundings, tell, left, turn_id)
+            try:
+                answered = await self.pipeline.answer(
+                    call, self._surroundings, tell, left, turn_id, begun
+                )
+            except asyncio.CancelledError:
+                self._doubt(call, turn_id)  # nobody knows how far it has come
+                raise
         self._invalidate(answered, turn_id)
         return replace(answered, result=self._outlook(call, answered.result))
 
@@ -491,7 +517,12 @@ class Loop:
         tool = self.registry.get(use.tool)
         has_run = answered.has_mutated or (tool is not None and tool.access is Access.EXEC)
         if has_run and use.is_mutating:
-            intent = self._foreseen(Call(use.call_id, use.tool, use.input), turn_id)
+            self._doubt(Call(use.call_id, use.tool, use.input), turn_id)
+
+    def _doubt(self, call: Call, turn_id: str) -> None:
+        """A call that may have changed something has run, at least in part."""
+        if self.session.validated is not None:
+            intent = self._foreseen(call, turn_id)
             if intent.writes_all or intent.writes_somewhere:
                 self.session.validated = None
 
@@ -500,9 +531,13 @@ class Loop:
         self._nested_calls += 1
         named = (tool.name for tool in self.registry.all() if tool.canonical == canonical)
         call = Call(f"{context.call_id}.{self._nested_calls}", next(named, canonical), given)
-        return await self.pipeline.answer(
+        answered = await self.pipeline.answer(
             call, self._surroundings, context.emit, context.time_left, context.turn_id
         )
+        self._invalidate(answered, context.turn_id)
+        if answered.has_mutated and answered.use is not None:
+            self._nested_uses.append(answered.use)
+        return answered
 
     def _outlook(self, call: Call, result: Result) -> Result:
         """The result of a call, with what the loop has to know about its box."""
@@ -521,9 +556,9 @@ class Loop:
         return results.refusal(call, Code.TIMEOUT, message, max(elapsed, 0.0))
 
     def _announce(self, event: Event) -> None:
+        event = self._stamped(event)
         if not self._listeners:
             self._unheard.append(event)
-        event = self._stamped(event)
         for emit in (*self._listeners, *(feed.put for feed in self._watching)):
             emit(event)
 

@@ -85,12 +85,14 @@ class Reply:
         stop_reason: why it ended: `end_turn`, `tool_use`, `max_tokens`, `pause_turn`, …
         usage: tokens of this request.
         model: that made it.
+        unread: ids of the calls whose input was no JSON object; it is empty in `content`.
     """
 
     content: tuple[Block, ...]
     stop_reason: str | None = None
     usage: Usage = Usage()
     model: str = ""
+    unread: frozenset[str] = frozenset()
 
     @property
     def text(self) -> str:
@@ -192,7 +194,10 @@ class MessagesApi:
         """
         name = model or self.model
         if name is None:
-            raise ModelRefused("No model was named; name one in the call or for its agent's type.")
+            raise ModelRefused(
+                "No model was named; name one in the call, for its agent's type "
+                "(agents.TYPE.model), or for all of them (ANTHROPIC_MODEL, --model)."
+            )
         body: dict[str, Any] = {
             "model": name,
             "max_tokens": max_tokens,
@@ -203,9 +208,10 @@ class MessagesApi:
             body["system"] = system
         if tools:
             body["tools"] = list(tools)
+        data = _encoded(body)
         try:
             async with asyncio.timeout(self.patience):
-                return await self._tried(_encoded(body))
+                return await self._tried(data)
         except TimeoutError:
             raise ModelUnavailable(
                 f"The model gave no whole reply within {self.patience:g} s."
@@ -263,7 +269,8 @@ class MessagesApi:
             async with client.stream("POST", url, content=body) as response:
                 if response.status_code != 200:
                     await self._refused(response)
-                if response.headers.get("content-type", "").startswith("text/event-stream"):
+                kind = response.headers.get("content-type", "").lower()
+                if kind.startswith("text/event-stream"):
                     return await _streamed(response, self._shown)
                 return _whole(await _read(response, MAX_REPLY))
         except httpx.TimeoutException:
@@ -316,8 +323,19 @@ def _is_here(host: str) -> bool:
 
 
 def _encoded(body: Mapping[str, Any]) -> bytes:
+    """The request as JSON.
+
+    Raises:
+        ModelRefused: it can't be written as such.
+    """
+    try:
+        text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (ValueError, RecursionError) as error:
+        raise ModelRefused(
+            f"What was said so far can't be sent ({type(error).__name__}): a call in it is nested "
+            "too deeply, or holds what is no JSON. Start anew."
+        ) from None
     # Names in a box need not be UTF-8; what is no character can't be sent as one.
-    text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
     return text.encode("utf-8", "replace")
 
 
@@ -400,7 +418,7 @@ class Events:
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._line = ""
+        self._line: list[str] = []
         self._after_return = False
         self._data: list[str] = []
         self._size = 0
@@ -418,10 +436,13 @@ class Events:
             self._after_return = False
         self._after_return = self._after_return or text.endswith("\r")
         *lines, last = re.split(r"\r\n|\r|\n", text)
+        if lines:
+            lines[0] = "".join([*self._line, lines[0]])
+            self._line.clear()
         for line in lines:
-            yield from self._end(self._line + line)
-            self._line = ""
-        self._line += last
+            if line or self._data:
+                yield from self._end(line)
+        self._line.append(last)
         self._size += len(text)
         if self._size > MAX_REPLY:
             raise ModelRefused(f"The model's reply has an event of more than {MAX_REPLY} bytes.")
@@ -443,7 +464,9 @@ class Message:
         self._fields: dict[str, Any] = {}
         self._usage = Usage()
         self._blocks: dict[int, dict[str, Any]] = {}
-        self._inputs: dict[int, list[str]] = {}
+        # Pieces of the blocks that have not ended, by what they are pieces of.
+        self._pieces: dict[int, dict[str, list[str]]] = {}
+        self._unread: set[str] = set()
         self.is_done = False
 
     def take(self, event: Mapping[str, Any], shown: Shown = str) -> None:
@@ -458,7 +481,10 @@ class Message:
                 self._fields = dict(event["message"])
                 self._usage = Usage.of(self._fields.get("usage"))
             case "content_block_start":
-                self._blocks[event["index"]] = dict(event["content_block"])
+                index = event["index"]
+                if type(index) is not int:
+                    raise TypeError("index")
+                self._blocks[index], self._pieces[index] = dict(event["content_block"]), {}
             case "content_block_delta":
                 self._grow(event["index"], event["delta"])
             case "content_block_stop":
@@ -473,25 +499,27 @@ class Message:
                 _raise_told(event["error"], shown)
 
     def _grow(self, index: int, delta: Mapping[str, Any]) -> None:
-        block = self._blocks[index]
-        match delta["type"]:
-            case "text_delta":
-                block["text"] = block.get("text", "") + delta["text"]
-            case "input_json_delta":
-                self._inputs.setdefault(index, []).append(delta["partial_json"])
-            case "thinking_delta":
-                block["thinking"] = block.get("thinking", "") + delta["thinking"]
-            case "signature_delta":
-                block["signature"] = block.get("signature", "") + delta["signature"]
+        name = _GROWING.get(delta["type"])
+        if name is not None:
+            self._pieces[index].setdefault(name, []).append(delta[name])
 
     def _finish(self, index: int) -> None:
-        text = "".join(self._inputs.pop(index, ()))
-        if text.strip():
-            try:
-                self._blocks[index]["input"] = json.loads(text)
-            except ValueError:
-                # Cut at the longest reply: whoever runs the calls says so to the model.
-                self._blocks[index]["input"] = {}
+        block = self._blocks[index]
+        for name, pieces in self._pieces.pop(index).items():
+            text = "".join(pieces)
+            if name != "partial_json":
+                block[name] = block.get(name, "") + text
+            elif text.strip() and not self._read(block, text):
+                self._unread.add(block["id"])
+
+    def _read(self, block: dict[str, Any], text: str) -> bool:
+        """The input of a call; whoever runs it tells the model where that can't be read."""
+        try:
+            given = json.loads(text, parse_constant=_no_constant)
+        except (ValueError, RecursionError):
+            given = None
+        block["input"] = given if isinstance(given, dict) else {}
+        return isinstance(given, dict)
 
     def reply(self) -> Reply:
         """All of it.
@@ -499,13 +527,29 @@ class Message:
         Raises:
             _Passing: a block is not whole.
         """
+        if self._pieces:
+            raise _Passing("a block of the reply has not ended.")
         content = [self._blocks[index] for index in sorted(self._blocks)]
-        return replace(_reply(self._fields, content), usage=self._usage)
+        reply = _reply(self._fields, content)
+        return replace(reply, usage=self._usage, unread=frozenset(self._unread))
+
+
+_GROWING = {
+    "text_delta": "text",
+    "input_json_delta": "partial_json",
+    "thinking_delta": "thinking",
+    "signature_delta": "signature",
+}
+
+
+def _no_constant(name: str) -> NoReturn:
+    """JSON has no NaN and nothing infinite, and they can't be sent back."""
+    raise ValueError(name)
 
 
 def _raise_told(error: Any, shown: Shown) -> NoReturn:
     kind = str(error["type"])
-    said = f"{kind}: {shown(str(error.get('message', '')))}"
+    said = f"{shown(kind)}: {shown(str(error.get('message', '')))}"
     if kind in _PASSING_KINDS:
         raise _Passing(said)
     raise ModelRefused(f"The model's server ended the reply: {said}")
@@ -522,7 +566,9 @@ async def _streamed(response: httpx.Response, shown: Shown) -> Reply:
             try:
                 message.take(json.loads(data), shown)
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-                raise _Passing(f"an event is not what it should be ({error!r}).") from None
+                # The error's own text may repeat what came, the key among it.
+                name = type(error).__name__
+                raise _Passing(f"an event is not what it should be ({name}).") from None
             if message.is_done:
                 return message.reply()
     raise _Passing("the stream ended before the message did.")

@@ -631,6 +631,12 @@ class LoopSpec:
         return _named_directories((*self.add_dirs, *skills))
 
     @property
+    def writable(self) -> tuple[Path | str, ...]:
+        """Directories of the host that the loop may change: what runs here can't lie there."""
+        added = (one.path for one in self.directories if one.is_writable)
+        return (self.worktree, *added)
+
+    @property
     def skill_directories(self) -> tuple[tuple[Path, str], ...]:
         """The directories of skills, each with where it is in the box."""
         return tuple(

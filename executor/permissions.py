@@ -21,7 +21,7 @@ from executor.agent.ignore import Pattern, Patterns, literal
 from executor.errors import Code, ConfigError, ToolError
 from executor.model import MOUNT, Access
 from executor.places import Place, resolved
-from executor.rules import COMMANDS, READERS, WRITERS, Command, Rule, Rules, is_option
+from executor.rules import COMMANDS, READERS, WRITERS, Command, Rule, Rules, is_option, may_meet
 from executor.shell.values import Script, Simple, installed_program, program_of
 from executor.tool import Contacts, Context, RunsCode, RunsCommand, Tool, Touches, no_actions
 
@@ -306,16 +306,20 @@ def _path_rules(rules: tuple[Rule, ...], kind: str, shown: str, canonical: str) 
     )
 
 
+_KINDS = (("read", READERS), ("write", WRITERS))
+
+
 def restrictions(rules: Rules) -> dict[str, list[list[str]]]:
     """What the agent is told: [pattern, rule] of what may not be read and not be written."""
     return {
-        how: [
-            ["**" if rule.pattern is None else _placed(rule.pattern), rule.text]
-            for rule in rules.deny
-            if rule.canonical == kind and rule.host is None
-        ]
-        for how, kind in (("read", READERS), ("write", WRITERS))
+        how: _told(rule for rule in rules.deny if rule.canonical == kind and rule.host is None)
+        for how, kind in _KINDS
     }
+
+
+def _told(rules: Iterable[Rule]) -> list[list[str]]:
+    """Rules as the agent takes them."""
+    return [["**" if rule.pattern is None else _placed(rule.pattern), rule.text] for rule in rules]
 
 
 def check_paths(rules: Rules) -> None:
@@ -325,16 +329,40 @@ def check_paths(rules: Rules) -> None:
         ConfigError: with every pattern that can't match anything.
     """
     faults: list[str] = []
-    for rule in (*rules.allow, *rules.ask, *rules.deny):
-        if rule.pattern is None or rule.host is not None or rule.is_of_commands:
-            continue
-        fault = Pattern(_placed(rule.pattern)).fault
-        if fault is None and rule.pattern.lstrip("!").startswith(f"{MOUNT}/"):
-            fault = f"would mean {MOUNT[1:]} in the worktree; write /x or /{MOUNT}/x"
-        if fault is not None:
-            faults.append(f"{rule.text!r} is not a rule: the pattern {fault}")
+    for some in (rules.allow, rules.ask, rules.deny):
+        named: set[str] = set()
+        for rule in some:
+            if rule.pattern is None or rule.host is not None or rule.is_of_commands:
+                named.add(rule.canonical)
+                continue
+            fault = _path_fault(rule.pattern, is_first=rule.canonical not in named)
+            named.add(rule.canonical)
+            if fault is not None:
+                faults.append(f"{rule.text!r} is not a rule: the pattern {fault}")
     if faults:
         raise ConfigError(faults)
+
+
+def _path_fault(pattern: str, *, is_first: bool) -> str | None:
+    """Why a pattern of paths can't match anything; None = it can."""
+    fault = Pattern(_placed(pattern)).fault
+    body = pattern.lstrip("!")
+    if fault is not None:
+        return fault
+    if body == MOUNT or body.startswith(f"{MOUNT}/"):
+        return f"would mean {MOUNT[1:]} in the worktree; write /x or /{MOUNT}/x"
+    if body.startswith(" "):
+        return "begins with a blank; leave it out, or write a backslash before it"
+    if body.startswith("~"):
+        return "begins with ~, which is not expanded; write //home/sandbox/x"
+    if not {".", ".."}.isdisjoint(body.split("/")) or "//" in body[1:]:
+        return (
+            "holds ., .. or an empty name, and paths are compared without; write it from the "
+            "worktree's root, or with // from the box's"
+        )
+    if pattern.startswith("!") and is_first:
+        return "takes back what no rule before it in the same list names"
+    return None
 
 
 def check_patterns(rules: Rules, tools: Iterable[Tool]) -> None:
@@ -446,7 +474,8 @@ class _Case:
         """Look up where paths lead."""
         paths = {touch.path for touch in touches} - self.places.keys()
         if paths:
-            self.places.update(await resolved(self.context.loop.box, paths))
+            leaves = self.context.loop.toolset.reach == "box"
+            self.places.update(await resolved(self.context.loop.box, paths, leaves=leaves))
 
     def where(self, touch: _Touch) -> tuple[str, ...]:
         """The places that a touch is about: where the path leads, and where it is itself."""
@@ -501,7 +530,7 @@ async def _matched(case: _Case, rules: tuple[Rule, ...]) -> tuple[Rule, Hit] | N
         if rule.pattern is None and rule.names(tool.name, tool.canonical):
             return rule, Hit.YES
     best: tuple[Rule, Hit] | None = None
-    for rule, pattern in _command_rules(rules, tool):
+    for rule, pattern in _command_rules(rules, tool) if case.scripts or case.codes else ():
         found = _hits(case, rule, pattern)
         if found is Hit.YES:
             return rule, found
@@ -510,10 +539,57 @@ async def _matched(case: _Case, rules: tuple[Rule, ...]) -> tuple[Rule, Hit] | N
     path = await _path_rule(case, rules)
     if path is not None:
         return path, Hit.YES
-    for rule in rules:
+    for rule in rules if case.hosts else ():
         if _names_host(rule, case):
             return rule, Hit.YES
-    return best or _not_told(case, rules)
+    return best or await _may_touch(case, rules) or _not_told(case, rules)
+
+
+_MOST_LOOKED_AT = 200
+"""Words of one line that may be paths, of which it is looked up where they lead."""
+
+
+async def _may_touch(case: _Case, rules: tuple[Rule, ...]) -> tuple[Rule, Hit] | None:
+    """A rule on paths that is about what the commands of a line may touch by their words."""
+    for kind in (READERS, WRITERS) if case.scripts else ():
+        some = _path_rules(rules, kind, case.tool.name, case.tool.canonical)
+        if not some:
+            continue
+        for glob in dict.fromkeys(_globs(case, kind)):
+            for rule in some:
+                if rule.pattern is None or may_meet(_placed(rule.pattern), glob):
+                    return rule, Hit.MAYBE
+        paths = dict.fromkeys(path for script in case.scripts for path in _spelt(script, kind))
+        touches = [_Touch(_in_worktree(path), kind, True) for path in paths]
+        await case.look(touches[:_MOST_LOOKED_AT])
+        for touch in touches:
+            found = _is_about(_patterns(some), case.where(touch), touch.subtree)
+            if found is not None:
+                return some[found], Hit.MAYBE
+    return None
+
+
+def _globs(case: _Case, kind: str) -> Iterator[str]:
+    """Globs of what is read, or written; of that what is spelt, too, for what is below."""
+    for script in case.scripts:
+        for simple in script.commands:
+            may = simple.may
+            globs = sorted(may.read_globs if kind == READERS else may.write_globs)
+            for glob in globs:
+                first, _, rest = glob.lstrip("/").partition("/")
+                is_in_worktree = not first or may_meet(f"/{MOUNT}", f"/{first}")
+                yield rest if is_in_worktree else glob
+
+
+def _spelt(script: Script, kind: str) -> Iterator[str]:
+    is_given = False
+    for simple in script.commands:
+        yield from sorted(simple.may.read if kind == READERS else simple.may.write)
+        touched = simple.reads if kind == READERS else simple.writes
+        may_touch = kind == READERS or simple.is_writer
+        is_given = is_given or (may_touch and touched is None and None in simple.words[1:])
+    if is_given:
+        yield from sorted(script.spelt)
 
 
 def _not_told(case: _Case, rules: tuple[Rule, ...]) -> tuple[Rule, Hit] | None:
@@ -577,9 +653,11 @@ def _names_host(rule: Rule, case: _Case) -> bool:
 
 def is_host(pattern: str, host: str) -> bool:
     """Does a pattern of hosts mean this one? `*.x.org` is every name below `x.org`."""
+    # `x.org.` is the same name, written out to the root.
+    host = host.lower().removesuffix(".").strip("[]")
     if pattern.startswith("*."):
         return host.endswith(pattern[1:])
-    return pattern in ("*", host)
+    return pattern.strip("[]") in ("*", host)
 
 
 # ─── what is allowed ────────────────────────────────────────────────────────────────
@@ -708,6 +786,7 @@ async def _reason_to_ask(case: _Case, touch: _Touch, mode: Mode) -> str | None:
     if _is_outside(case, touch):
         return f"{shown} is outside of the worktree"
     if canonical == "delete_file":
+        await _bind_deletion(case, touch)
         return f"{shown} is deleted"
     if canonical not in ("write_file", "move_file"):
         return f"mode {mode} asks before changes"
@@ -718,6 +797,18 @@ async def _reason_to_ask(case: _Case, touch: _Touch, mode: Mode) -> str | None:
     if not found["exists"] or (is_move and not getattr(case.arguments, "overwrite", None)):
         return None
     return f"{shown} exists and would be {'replaced' if is_move else 'overwritten'}"
+
+
+async def _bind_deletion(case: _Case, touch: _Touch) -> None:
+    """What somebody agrees to lose is what is there now.
+
+    Of a directory nobody is shown what is in it, and that may change all the time.
+    """
+    if case.context.loop.approver is None:
+        return
+    found = (await case.context.ask("stat", {"path": touch.path, "follow": False})).value
+    if found["exists"] and found.get("type") != "d":
+        case.context.judge(touch.path, found["mark"] or "")
 
 
 # ─── a call ─────────────────────────────────────────────────────────────────────────
@@ -737,10 +828,46 @@ async def judge(tool: Tool, arguments: Any, context: Context) -> Judgement:
     """
     session = context.session
     rules = session.rules
+    context.rules = None
     if session.mode == "bypass" and not rules.deny and not rules.ask:
         return _ALLOWED
     mode = Mode(session.mode)
     case = _looked_at(tool, arguments, context)
+    judgement = await _judgement(case, mode)
+    context.rules = _bonds(case, is_asked=judgement.verdict is Verdict.ASK)
+    return judgement
+
+
+def _bonds(case: _Case, *, is_asked: bool) -> dict[str, Any] | None:
+    """What the agent holds the call to; None = nothing but what is denied to the whole loop.
+
+    Paths are judged by where they lead before the call, and by their names as far as they are
+    known: directories are not looked through. The agent sees what it opens.
+
+    Args:
+        case: the call.
+        is_asked: nobody runs it before it was asked about, as it is.
+    """
+    rules = case.context.session.rules
+    if not rules and not is_asked:
+        return None
+    names = (case.tool.name, case.tool.canonical)
+    touches = [touch for touch in case.touches if touch.kind is not None]
+    found: dict[str, Any] = {"deny": {}, "ask": {}}
+    is_about_places = is_asked
+    for how, kind in _KINDS:
+        if any(touch.kind == kind for touch in touches):
+            own = [r for r in _path_rules(rules.deny, kind, *names) if r.canonical != kind]
+            ask = _path_rules(rules.ask, kind, *names)
+            is_about_places = is_about_places or bool(ask or _path_rules(rules.allow, kind, *names))
+            found["deny"] |= {how: _told(own)} if own else {}
+            found["ask"] |= {how: _told(ask)} if ask and not is_asked else {}
+    if is_about_places and all(touch.path in case.places for touch in touches):
+        found["places"] = sorted({case.target(touch) for touch in touches})
+    return {name: value for name, value in found.items() if value} or None
+
+
+async def _judgement(case: _Case, mode: Mode) -> Judgement:
     found = await _by_rules(case, mode)
     if found is not None:
         return found
@@ -769,6 +896,10 @@ async def _by_rules(case: _Case, mode: Mode) -> Judgement | None:
     asked = await _matched(case, rules.ask) if rules.ask else None
     if asked is None:
         return None
+    if case.context.loop.approver is not None:
+        for touch in case.touches:
+            if touch.kind == WRITERS:
+                await _reason_to_ask(case, touch, mode)  # which binds the call to what is there
     return Judgement(Verdict.ASK, f"the rule {asked[0].text} asks first", asked[0].text)
 
 
@@ -784,6 +915,12 @@ def _looked_at(tool: Tool, arguments: Any, context: Context) -> _Case:
 def _not_understood(case: _Case, rule: Rule) -> str:
     """Why it can't be said that a rule does not deny a call."""
     faults = [script.fault for script in case.scripts if script.fault is not None]
+    if not faults and rule.canonical in (READERS, WRITERS):
+        return (
+            f"the rule {rule.text} may deny it (it names what the rule may be about, and what it "
+            "does with that is not known). Name the files that are meant one by one, or leave "
+            "these out."
+        )
     why = faults[0] if faults else "parts of it are known only when it runs"
     return (
         f"the rule {rule.text} may deny it ({why}). Write the command out plainly, without "
@@ -797,6 +934,8 @@ def _is_for_planning(case: _Case) -> bool:
     if tool.access in (Access.READ, Access.SESSION):
         return True
     if tool.access is Access.WRITE:
+        if case.context.session.submitted is not None:
+            return False  # what is approved later has to be what was submitted
         changed = [touch.path for touch in case.touches if touch.kind == WRITERS]
         return bool(changed) and all(path == case.context.loop.plan_file for path in changed)
     if tool.access is not Access.EXEC or tool.canonical == "run_code" or not case.scripts:
@@ -805,6 +944,11 @@ def _is_for_planning(case: _Case) -> bool:
 
 
 def _plan_reason(context: Context) -> str:
+    if context.session.submitted is not None:
+        return (
+            "plan mode changes nothing, and the plan was submitted: it stays as it is until it is "
+            "answered. Read and search meanwhile."
+        )
     return (
         "plan mode changes nothing. Read, search and run commands that only look; the one file "
         f"that can be written is {context.loop.plan_file}."

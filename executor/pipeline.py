@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import difflib
 import logging
 import time
@@ -13,7 +15,8 @@ from typing import Any, TypeAlias
 from pydantic import BaseModel
 
 from executor import approvals, results
-from executor.errors import Code, SandboxError, ToolError
+from executor.callables import is_cancelled
+from executor.errors import Code, Partial, SandboxError, ToolError
 from executor.hooks import Hooks, Use
 from executor.model import Call, Event, Result, Warned
 from executor.permissions import Judgement, Verdict, judge
@@ -84,6 +87,11 @@ class Pipeline:
             elif allowed is not None and tool.canonical not in allowed:
                 self._reasons[tool.name] = f"loops of type {loop_type} don't have it"
 
+    def has(self, canonical: str) -> bool:
+        """Whether the loop's type and the catalog leave it this tool of its toolset."""
+        tools = (tool for tool in self._registry.all() if tool.canonical == canonical)
+        return any(tool.name not in self._reasons for tool in tools)
+
     def enabled(self, loop: Surroundings) -> tuple[Tool, ...]:
         """The tools that the model is shown."""
         return tuple(t for t in self._registry.all() if self._reason(t, loop) is None)
@@ -120,6 +128,7 @@ class Pipeline:
         emit: Emit | None = None,
         time_left: float | None = None,
         turn_id: str = "",
+        begun: Callable[[], object] | None = None,
     ) -> Answered:
         """The result of a call. Raises nothing but cancellation.
 
@@ -129,6 +138,7 @@ class Pipeline:
             emit: takes the call's events.
             time_left: seconds until the loop ends.
             turn_id: of its turn.
+            begun: is called when the tool itself is about to run.
         """
         started = time.perf_counter()
         use: Use | None = None
@@ -136,13 +146,18 @@ class Pipeline:
             tool = self._enabled(call.name, loop)
             context = Context(call.id, tool.entry, loop, emit, time_left, turn_id, tool.name)
             arguments, given = await self._permitted(tool, call.input, context)
+            _take_off(context, started)
+            if begun is not None:
+                begun()
             use = Use.of(tool, given, context)
             outcome = await self._executed(tool, context, arguments, use)
         except (ToolError, SandboxError) as error:
             details = error.details if isinstance(error, ToolError) else None
             code, message = error.code, str(error)
             return Answered(results.refusal(call, code, message, _since(started), details), (), use)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                raise
             # On one line, and shown escaped: the exception may hold text of the box.
             trace = one_line("".join(traceback.format_exception(error)), MAX_TRACE)
             log.error("call %r of tool %r failed: %s", call.id, call.name, trace)
@@ -170,11 +185,15 @@ class Pipeline:
     async def _permitted(
         self, tool: Tool, given: Mapping[str, Any], context: Context
     ) -> tuple[BaseModel, Mapping[str, Any]]:
-        """The arguments that may run, checked and as given."""
+        """The arguments that may run, checked and as given.
+
+        They are a copy: what waits for a decision must not change meanwhile.
+        """
         approved: str | None = None
         is_approvers = False
-        for _ in range(MAX_ROUNDS):
+        for number in range(MAX_ROUNDS):
             _refuse_whole(tool, context)
+            given = given if number else _own(tool, given)
             arguments = tool.parse(given, is_approvers=is_approvers)
             context.judged = None
             if tool.prepare is not None and (more := await tool.prepare(context, arguments)):
@@ -211,15 +230,49 @@ class Pipeline:
         if not self.hooks:
             return await results.fitted(await tool.run(context, arguments), context)
         try:
-            outcome = await tool.run(context, arguments)
+            # Hooks see what the model will, not what was too long for it.
+            outcome = await results.fitted(await tool.run(context, arguments), context)
         except BaseException as error:
             for warning in await self.hooks.after_failure(use, error):
                 context.tell(Warned(message=warning, call_id=context.call_id))
             raise
-        notes, warnings = await self.hooks.after(use, outcome)
+        try:
+            notes, warnings = await self.hooks.after(use, outcome)
+        except asyncio.CancelledError as error:
+            error.args = (*error.args, Partial(outcome))  # it has run, and this is what it said
+            raise
         for warning in warnings:
             context.tell(Warned(message=warning, call_id=context.call_id))
-        return results.noted(await results.fitted(outcome, context), notes)
+        return results.noted(outcome, notes)
+
+
+def _take_off(context: Context, started: float) -> None:
+    """What the decision took is gone from the time that the loop has.
+
+    Raises:
+        ToolError: TIMEOUT, nothing is left of it.
+    """
+    if context.time_left is None:
+        return
+    context.time_left -= time.perf_counter() - started
+    if context.time_left <= 0:
+        text = "The loop's time was over before the call was permitted; nothing was run."
+        raise ToolError(Code.TIMEOUT, text)
+
+
+def _own(tool: Tool, given: Any) -> Any:
+    """The arguments, with nothing in them that anybody else can change.
+
+    Raises:
+        ToolError: INVALID_ARGUMENTS.
+    """
+    try:
+        return copy.deepcopy(given)
+    except RecursionError:
+        fault = "they are nested too deep"
+    except Exception as error:  # they are the host's own, and no JSON
+        fault = f"they are no JSON ({type(error).__name__})"
+    raise ToolError(Code.INVALID_ARGUMENTS, f"Invalid arguments for {tool.name}: {fault}.")
 
 
 def _refuse_whole(tool: Tool, context: Context) -> None:

@@ -53,13 +53,14 @@ class Place:
     links: tuple[str, ...] = ()
 
 
-async def resolved(box: Box, paths: Iterable[str]) -> dict[str, Place]:
+async def resolved(box: Box, paths: Iterable[str], *, leaves: bool = False) -> dict[str, Place]:
     """Where each of these paths leads, by few requests to the agent.
 
     Args:
         box: whose worktree it is.
         paths: as `Context.path` gives them. Links lead out of an absolute one's directory
             and into the worktree, but from a worktree path never out of it.
+        leaves: they do, as they do for a toolset that reads all of the box.
 
     Raises:
         ToolError: the agent could not say it.
@@ -68,7 +69,8 @@ async def resolved(box: Box, paths: Iterable[str]) -> dict[str, Place]:
     found: dict[str, Place] = {}
     await box.ready()
     for some in _portions(dict.fromkeys(paths)):
-        answer = await box.request("resolve", {"paths": some}, timeout=TIMEOUT)
+        asked: dict[str, Any] = {"paths": some} | ({"reach": "box"} if leaves else {})
+        answer = await box.request("resolve", asked, timeout=TIMEOUT)
         places = answer.value["places"]
         if len(places) != len(some):
             raise ToolError(Code.PROTOCOL_ERROR, "not every path was resolved")

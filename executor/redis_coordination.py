@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from typing import Any, cast
-from urllib.parse import quote
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from executor.coordination import (
     MAX_INBOX,
+    MAX_WAITING,
     Member,
     Message,
     Notification,
@@ -42,13 +43,18 @@ LEASE = 15
 """Seconds after which the loops of a dead process count as closed."""
 RENEWAL = 5.0
 """Seconds between two renewals."""
+PATIENCE = 5.0
+"""Seconds that the server may take to answer."""
 SLICE = 1.0
 """Seconds between two looks whether the one that was asked is still there."""
 
+_DIVIDING = re.compile(r"[^A-Za-z0-9_.~-]+")
 _SEND = """
 for n = 2, #KEYS, 2 do
     if redis.call('EXISTS', KEYS[n]) == 0 then return 'missing' end
     if redis.call('LLEN', KEYS[n + 1]) >= tonumber(ARGV[2]) then return 'full' end
+    local size = redis.call('MEMORY', 'USAGE', KEYS[n + 1], 'SAMPLES', 0) or 0
+    if size >= tonumber(ARGV[4]) then return 'full' end
 end
 for n = 2, #KEYS, 2 do
     redis.call('RPUSH', KEYS[n + 1], ARGV[1])
@@ -57,7 +63,7 @@ end
 return 'sent'
 """
 """All of them, or none. KEYS: unused, then loop and inbox of each target; ARGV: message,
-room, seconds."""
+room, seconds, room in bytes."""
 
 _ASK = """
 if redis.call('EXISTS', KEYS[1]) == 0 then return 'missing' end
@@ -73,6 +79,8 @@ while #left > 0 do
     end
 end
 if redis.call('LLEN', KEYS[2]) >= tonumber(ARGV[2]) then return 'full' end
+local size = redis.call('MEMORY', 'USAGE', KEYS[2], 'SAMPLES', 0) or 0
+if size >= tonumber(ARGV[8]) then return 'full' end
 redis.call('HINCRBY', KEYS[3], ARGV[5], 1)
 redis.call('EXPIRE', KEYS[3], ARGV[3])
 redis.call('RPUSH', KEYS[2], ARGV[1])
@@ -82,7 +90,7 @@ return 'sent'
 """
 """KEYS: the target's loop and inbox, what the sender waits for, the open question; ARGV:
 message, room, seconds, sender, target, beginning of the keys of what loops wait for, seconds
-that the question stays open."""
+that the question stays open, room in bytes."""
 
 _ANSWER = """
 if redis.call('DEL', KEYS[1]) == 0 then return 'late' end
@@ -118,7 +126,9 @@ class RedisCoordinator:
     """
 
     def __init__(self, url: str, prefix: str = "executor") -> None:
-        self.redis: Redis = Redis.from_url(url, decode_responses=True)
+        self.redis: Redis = Redis.from_url(
+            url, decode_responses=True, socket_timeout=PATIENCE, socket_connect_timeout=PATIENCE
+        )
         self._prefix = prefix
 
     async def __aenter__(self) -> RedisCoordinator:
@@ -127,10 +137,7 @@ class RedisCoordinator:
             await _waited(self.redis.ping())
         except (RedisError, OSError) as error:
             await self.redis.aclose()
-            raise ConfigError(
-                f"coordination: the Redis server can't be reached ({error}); start it, or leave "
-                "its address out for loops of one process"
-            ) from error
+            raise _not_there(error) from error
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -138,13 +145,17 @@ class RedisCoordinator:
 
     def key(self, tenant: str, kind: str, name: str = "") -> str:
         """The key of a thing of a tenant."""
-        return ":".join((self._prefix, quote(tenant, ""), kind, quote(name, "")))
+        return ":".join((self._prefix, _quoted(tenant), kind, _quoted(name)))
 
     @contextlib.asynccontextmanager
     async def join(self, tenant: str, exec_id: str) -> AsyncGenerator[Member]:
         """See `Coordinator.join`."""
         member = _RedisMember(self, tenant, exec_id)
-        if not await self.redis.set(member.key("loop"), member.nonce, nx=True, ex=LEASE):
+        try:
+            is_ours = await self.redis.set(member.key("loop"), member.nonce, nx=True, ex=LEASE)
+        except (RedisError, OSError) as error:
+            raise _not_there(error) from error
+        if not is_ours:
             raise ConfigError(f"exec_id: a loop {exec_id!r} is open; give another name")
         renewing = asyncio.create_task(member.renew())
         try:
@@ -159,24 +170,36 @@ class RedisCoordinator:
     ) -> None:
         """See `Coordinator.alert`."""
         message = {"is": "alert", "kind": kind, "data": data}
-        if targets is None:
-            start = self.key(tenant, "loop")
-            keys = [key async for key in self.redis.scan_iter(match=f"{_literal(start)}*")]
-            for key in keys:
-                with contextlib.suppress(ToolError):
-                    await self.send(tenant, [key[len(start) :]], message, quoted=True)
-        else:
-            await self.send(tenant, targets, message)
-        await self.redis.publish(self.key(tenant, "alerts"), encoded(message))
+        text = encoded(message)
+        try:
+            if targets is None:
+                await self._alert_all(tenant, message)
+            else:
+                await self.send(tenant, targets, message)
+            await self.redis.publish(self.key(tenant, "alerts"), text)
+        except (RedisError, OSError) as error:
+            raise unreachable(error) from error
+
+    async def _alert_all(self, tenant: str, message: dict[str, Any]) -> None:
+        start = self.key(tenant, "loop")
+        keys = [key async for key in self.redis.scan_iter(match=f"{_literal(start)}*")]
+        for key in keys:
+            with contextlib.suppress(ToolError):
+                await self.send(tenant, [key[len(start) :]], message, quoted=True)
 
     async def subscribe(self, tenant: str) -> AsyncGenerator[Notification]:
         """See `Coordinator.subscribe`."""
-        async with self.redis.pubsub() as channel:
-            await channel.subscribe(self.key(tenant, "alerts"))
-            async for item in channel.listen():
-                if item["type"] == "message":
-                    message = json.loads(item["data"])
-                    yield Notification(message["kind"], message["data"])
+        while True:
+            try:
+                async with self.redis.pubsub() as channel:
+                    await channel.subscribe(self.key(tenant, "alerts"))
+                    async for item in channel.listen():
+                        if item["type"] == "message":
+                            message = json.loads(item["data"])
+                            yield Notification(message["kind"], message["data"])
+            except (RedisError, OSError):
+                # The server may come back; what was said meanwhile is gone.
+                await asyncio.sleep(SLICE)
 
     async def stop(self, tenant: str, exec_id: str, reason: str) -> None:
         """See `Coordinator.stop`."""
@@ -200,9 +223,9 @@ class RedisCoordinator:
         for name in targets:
             for kind in ("loop", "inbox"):
                 key = self.key(tenant, kind)
-                keys.append(key + (name if quoted else quote(name, "")))
+                keys.append(key + (name if quoted else _quoted(name)))
         text = encoded(message)
-        sent = await self.script(_SEND, keys, [text, MAX_INBOX, LEASE])
+        sent = await self.script(_SEND, keys, [text, MAX_INBOX, LEASE, MAX_WAITING])
         if sent == "missing":
             there = [await self.redis.exists(key) for key in keys[1::2]]
             raise no_loop(n for n, alive in zip(targets, there, strict=True) if not alive)
@@ -227,8 +250,20 @@ async def _waited(found: Any) -> Any:
     return await cast(Awaitable[Any], found)
 
 
+def _quoted(text: str) -> str:
+    """A name as part of a key, in which nothing divides parts or is a pattern."""
+    return _DIVIDING.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), text)
+
+
 def _literal(text: str) -> str:
     return "".join(f"\\{sign}" if sign in "*?[]\\" else sign for sign in text)
+
+
+def _not_there(error: Exception) -> ConfigError:
+    return ConfigError(
+        f"coordination: the Redis server can't be reached ({error}); start it, or leave "
+        "its address out for loops of one process"
+    )
 
 
 def unreachable(error: Exception) -> ToolError:
@@ -272,8 +307,9 @@ class _RedisMember:
             self.key("waits"),
             self.key("open", query_id),
         ]
-        values = [encoded(message), MAX_INBOX, LEASE, quote(self._exec_id, "")]
-        values += [quote(target, ""), self.key("waits", ""), int(timeout) + LEASE]
+        values = [encoded(message), MAX_INBOX, LEASE, _quoted(self._exec_id)]
+        values += [_quoted(target), self.key("waits", ""), int(timeout) + LEASE]
+        values.append(MAX_WAITING)
         refusals = {"missing": no_loop([target]), "circle": in_a_circle(target)}
         refusals["full"] = too_full(target)
         sent = await self._coordinator.script(_ASK, keys, values)
@@ -299,7 +335,7 @@ class _RedisMember:
 
     async def _asked_no_more(self, query_id: str, target: str) -> None:
         with contextlib.suppress(RedisError, OSError):
-            waits, name = self.key("waits"), quote(target, "")
+            waits, name = self.key("waits"), _quoted(target)
             if await _waited(self._redis.hincrby(waits, name, -1)) <= 0:
                 await _waited(self._redis.hdel(waits, name))
             await self._redis.delete(self.key("open", query_id), self.key("answer", query_id))

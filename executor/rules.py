@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from executor.errors import ConfigError
+from executor.text import hidden
 
 COMMANDS, READERS, WRITERS = "run_command", "read_file", "edit_file"
 """Canonical names whose rules hold for every tool of their kind."""
@@ -69,14 +70,38 @@ class Command:
             if not is_prefix:
                 raise ConfigError("it names no command")
             return cls("*", (), ((),), True)
-        if re.match(r"[A-Za-z_]\w*=", texts[0]):
-            raise ConfigError("assignments have no rules; begin with the program")
+        _check_program(texts[0])
         return cls(texts[0], *_parted(texts[1:]), is_prefix)
 
     @property
     def is_everything(self) -> bool:
         """It is about every command line."""
         return self.program == "*"
+
+
+def _check_program(name: str) -> None:
+    """Raises:
+    ConfigError: no command of a line can have this name.
+    """
+    if re.match(r"[A-Za-z_]\w*=", name):
+        raise ConfigError("assignments have no rules; begin with the program")
+    if is_option(name) or not name.strip("/") or name.endswith("/"):
+        raise ConfigError("it names no program; begin with the program")
+    if name in _RESERVED:
+        raise ConfigError(f"{name} is the shell's own word; write a rule for what it runs")
+    if hidden(name) or not name.isprintable():
+        raise ConfigError("the program's name holds a character that is not seen")
+    if name.startswith("~"):
+        raise ConfigError("~ is not expanded in rules; write the path that the box has")
+
+
+_RESERVED = frozenset(
+    (
+        *("if", "then", "else", "elif", "fi", "case", "esac", "for", "select", "while", "until"),
+        *("do", "done", "in", "function", "{", "}", "!", "coproc"),
+    )
+)
+_OPERATOR = re.compile(r"[;&|<>()]+|\d*[<>].*|.*;|.*`.*|\$.*", re.DOTALL)
 
 
 def _parted(texts: Iterable[str]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
@@ -103,29 +128,42 @@ def _split(pattern: str) -> list[tuple[str, bool]]:
     """The words as a shell splits them, each with: does it hold a bare star?
 
     Raises:
-        ConfigError: a quote is never closed, or a backslash is the last character.
+        ConfigError: a quote is never closed, a backslash is the last character, or there is
+            more than one command.
     """
-    words: list[tuple[str, bool]] = []
+    words = _quoted(pattern)
+    if any(is_bare and _OPERATOR.fullmatch(text) for text, _, is_bare in words):
+        raise ConfigError(
+            "a rule is about the words of one command: operators, redirects and expansions "
+            "never match; write a rule for each command, and edit_file(…) for a redirect"
+        )
+    return [(text, has_star) for text, has_star, _ in words]
+
+
+def _quoted(pattern: str) -> list[tuple[str, bool, bool]]:
+    """The words, each with: does it hold a bare star, is none of it quoted?"""
+    words: list[tuple[str, bool, bool]] = []
     word: str | None = None
     quote = ""
     has_star = False
+    is_bare = True
     is_escaped = False
     for character in pattern:
         if is_escaped:
             word, is_escaped = (word or "") + character, False
         elif character == "\\" and quote != "'":
-            is_escaped = True
+            is_escaped, is_bare = True, False
         elif quote:
             if character == quote:
                 quote = ""
             else:
                 word = (word or "") + character
         elif character in "'\"":
-            quote, word = character, word or ""
+            quote, word, is_bare = character, word or "", False
         elif character.isspace():
             if word is not None:
-                words.append((word, has_star))
-            word, has_star = None, False
+                words.append((word, has_star, is_bare))
+            word, has_star, is_bare = None, False, True
         else:
             has_star = has_star or character == "*"
             word = (word or "") + character
@@ -134,8 +172,86 @@ def _split(pattern: str) -> list[tuple[str, bool]]:
     if is_escaped:
         raise ConfigError("it ends with a single backslash")
     if word is not None:
-        words.append((word, has_star))
+        words.append((word, has_star, is_bare))
     return words
+
+
+# ─── patterns of paths, and globs ───────────────────────────────────────────────────
+
+_MOST_PARTS = 100
+_MOST_WORK = 250_000
+
+
+def may_meet(pattern: str, glob: str) -> bool:
+    """Can a pattern of paths mean something that a glob of the shell names, or is above?
+
+    Of a pattern that holds at any depth, not what is below the glob: that would be
+    everything.
+
+    Args:
+        pattern: in the syntax of gitignore; `//` begins at the root of the box.
+        glob: relative to the worktree, or absolute and outside of it.
+    """
+    if pattern.startswith("!"):
+        return False
+    is_absolute = pattern.startswith("//")
+    body = pattern[is_absolute:].rstrip("/")
+    wanted = body.lstrip("/").split("/") if "/" in body else ["**", body]
+    is_free = wanted[0] == "**"
+    if glob.startswith("/") != is_absolute and not is_free:
+        return False
+    parts = [part for part in glob.split("/") if part]
+    return len(parts) > _MOST_PARTS or _meets(wanted, parts)
+
+
+def _meets(wanted: list[str], parts: list[str]) -> bool:
+    # Backwards, so that what is needed is known: can the rest of the one meet the other's?
+    later = [True] * (len(wanted) + 1)
+    later[0] = wanted[0] != "**" or wanted == ["**"]
+    for part in reversed(parts):
+        row = [True] * (len(wanted) + 1)
+        for at in reversed(range(len(wanted))):
+            if wanted[at] == "**":
+                row[at] = row[at + 1] or later[at]
+            elif part == "**":
+                # It stands for directories above a name of the pattern, not for the last one.
+                row[at] = later[at] or (at + 1 < len(wanted) and row[at + 1])
+            else:
+                row[at] = later[at + 1] and _names_meet(wanted[at], part)
+        later = row
+    return later[0]
+
+
+def _names_meet(first: str, second: str) -> bool:
+    """Is there a name that both mean? The second is a glob: no star of it takes a first dot."""
+    one, other = _tokens(first), _tokens(second)
+    if len(one) * len(other) > _MOST_WORK:
+        return True
+    if one[:1] == ["."] and other[:1] in (["*"], ["?"]):
+        return False
+    below = [all(token == "*" for token in other[at:]) for at in range(len(other) + 1)]
+    for token in reversed(one):
+        row = [False] * (len(other) + 1)
+        row[-1] = token == "*" and below[-1]
+        for at in reversed(range(len(other))):
+            if token == "*" or other[at] == "*":
+                row[at] = below[at] or row[at + 1]
+            else:
+                row[at] = below[at + 1] and ("?" in (token, other[at]) or token == other[at])
+        below = row
+    return below[0]
+
+
+def _tokens(text: str) -> list[str]:
+    """Characters; `*` and `?` for any, and what is quoted with its backslash taken off.
+
+    A bracket is taken for any character. A quoted star is told from a star by a NUL.
+    """
+    found = re.findall(r"\\(.)|(\[[!^]?\]?(?:\[:\w+:\]|[^\]])*\])|(.)", text, re.DOTALL)
+    return [
+        f"\0{quoted}" if quoted in ("*", "?") and quoted else "?" if bracket else quoted or plain
+        for quoted, bracket, plain in found
+    ]
 
 
 # ─── rules ──────────────────────────────────────────────────────────────────────────
@@ -272,6 +388,8 @@ def _check_pattern(rule: Rule, pattern: str) -> None:
     if rule.host is not None:
         if _HOST.fullmatch(rule.host) is None:
             raise ConfigError("write a host as domain:example.org or domain:*.example.org")
+        if rule.canonical in (*_BY_COMMAND, *_SEARCHERS, READERS, WRITERS):
+            raise ConfigError(f"{rule.tool} contacts no host that could be known before it runs")
     elif rule.canonical in _SEARCHERS:
         raise ConfigError(
             f"{rule.tool} has no patterns of its own; write {READERS}(…) for all that reads files"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -96,6 +96,24 @@ class Settings:
         if reader.faults:
             raise ConfigError(reader.faults)
         return settings
+
+    def with_model(self, name: str | None) -> Settings:
+        """The same, and agents ask the model of this name.
+
+        Args:
+            name: None = as it is.
+
+        Raises:
+            ConfigError: there is no key to ask any model with.
+        """
+        if name is None:
+            return self
+        if self.model_key is None:
+            raise ConfigError(
+                "--model: no agent can ask it without a key; set ANTHROPIC_API_KEY, or leave "
+                "the option out"
+            )
+        return replace(self, model_name=name)
 
 
 class _Reader:

@@ -15,6 +15,7 @@ import os
 import re
 import shlex
 import stat
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ from executor.errors import ConfigError
 
 MAX_BYTES = 256 << 10
 """Of one skill's text."""
+MAX_HEAD = 16 << 10
+"""Characters of a head that are looked at."""
 MAX_SKILLS = 200
 """Of one directory."""
 MAX_DESCRIPTION = 1000
@@ -34,6 +37,8 @@ _HEAD = re.compile(r"---[ \t]*\n(.*?)(?:^---[ \t]*(?:\n|\Z))", re.DOTALL | re.MU
 _FIELD = re.compile(r"([A-Za-z_][\w-]*):(?:[ \t]+(.*))?")
 _COMMAND = re.compile(r"(?<![^\s])!`([^`\n]+)`")
 _ARGUMENT = re.compile(r"\$(ARGUMENTS|[1-9])(?![0-9A-Za-z_])")
+_HARMLESS = re.compile(r"[\w./:@%+=, -]*")
+"""What means nothing to a shell, wherever it stands but for the spaces between words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,10 @@ class Skill:
         """Its text says where they stand."""
         return _ARGUMENT.search(self.body) is not None
 
+    def room_for(self, arguments: str) -> int:
+        """Characters that the body may come to with these arguments in their places."""
+        return len(self.body) + len(_ARGUMENT.findall(self.body)) * len(arguments)
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -85,10 +94,16 @@ class Part:
     def given(self, arguments: str) -> str:
         """The text with arguments in their places; what is not given is nothing.
 
+        No argument becomes part of a command's own words: one that means something to a shell is
+        given to it as the value of its parameter, and stands for itself in quotes and without.
+
         Args:
             arguments: all of them, as one line; `$1` is the first as a shell splits them.
         """
         words = _words(arguments)
+        if self.is_command and not _HARMLESS.fullmatch(arguments) and _ARGUMENT.search(self.text):
+            values = " ".join(map(shlex.quote, words))
+            return f"ARGUMENTS={shlex.quote(arguments)}; set -- {values}; {self.text}"
 
         def value(match: re.Match[str]) -> str:
             if match[1] == "ARGUMENTS":
@@ -120,7 +135,7 @@ def parse(name: str, text: str, *, directory: str | None = None, trusted: bool =
     """
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     match = _HEAD.match(text)
-    fields = _fields(match[1]) if match is not None else {}
+    fields = _fields(match[1][:MAX_HEAD]) if match is not None else {}
     body = text[match.end() :] if match is not None else text
     description = _line(fields.get("description", "")) or _first_line(body)
     return Skill(
@@ -154,14 +169,14 @@ def _listed(value: str | Sequence[str]) -> tuple[str, ...]:
 def _fields(head: str) -> dict[str, str | list[str]]:
     """The fields of a head; of several with one name the first."""
     found: dict[str, str | list[str]] = {}
-    lines = head.split("\n")
+    lines = deque(head.split("\n"))
     while lines:
-        match = _FIELD.fullmatch(lines.pop(0).rstrip())
+        match = _FIELD.fullmatch(lines.popleft().rstrip())
         if match is None:
             continue
         below: list[str] = []
         while lines and (not lines[0].strip() or lines[0][0] in " \t" or lines[0][:2] == "- "):
-            below.append(lines.pop(0))
+            below.append(lines.popleft())
         found.setdefault(match[1].lower(), _value(match[2] or "", below))
     return found
 
@@ -212,15 +227,20 @@ def name_of(path: str) -> str | None:
     return ":".join(parts)
 
 
-def load(directories: Iterable[tuple[Path, str | None]]) -> dict[str, Skill]:
+def load(
+    directories: Iterable[tuple[Path, str | None]], writable: Iterable[Path | str] = ()
+) -> dict[str, Skill]:
     """The skills of the user's directories; of several with one name the first.
 
     Args:
         directories: each with where it is in the boxes; None = nowhere.
+        writable: directories that the loop can write to. What lies there is not the user's word.
 
     Raises:
-        ConfigError: a directory or a file can't be read, is too large, or there are too many.
+        ConfigError: a directory or a file can't be read, is too large, or there are too many; or
+            a link leads to where the loop can write.
     """
+    places = [os.path.realpath(path) for path in writable]
     found: dict[str, Skill] = {}
     faults: list[str] = []
     for directory, mount in directories:
@@ -232,6 +252,7 @@ def load(directories: Iterable[tuple[Path, str | None]]) -> dict[str, Skill]:
                 inside = None
                 if mount is not None and path.endswith(f"/{SKILL_FILE}"):
                     inside = f"{mount}/{path.removesuffix(f'/{SKILL_FILE}')}"
+                _require_outside(directory / path, places)
                 text = _read(directory / path)
                 found[name] = parse(name, text, directory=inside, trusted=True)
         except (OSError, ValueError) as error:
@@ -240,6 +261,13 @@ def load(directories: Iterable[tuple[Path, str | None]]) -> dict[str, Skill]:
     if faults:
         raise ConfigError(faults)
     return found
+
+
+def _require_outside(path: Path, places: Iterable[str]) -> None:
+    real = os.path.realpath(path)
+    for place in places:
+        if os.path.commonpath((real, place)) == place:
+            raise ValueError(f"{path.name} is a link into {place}, where the loop can rewrite it")
 
 
 def _files(directory: Path) -> Iterator[str]:

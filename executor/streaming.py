@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NoReturn, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
+from executor.callables import refuse_constant
 from executor.model import Call
 
 Format: TypeAlias = Literal["anthropic", "openai"]
@@ -84,12 +85,8 @@ def _unusable(name: str, reason: str) -> str:
     )
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
-
-
 def _object(text: str) -> dict[str, Any]:
-    value = json.loads(text, parse_constant=_refuse_constant)
+    value = json.loads(text, parse_constant=refuse_constant)
     if not isinstance(value, dict):
         raise ValueError(f"it is a {type(value).__name__}")
     return value
@@ -100,19 +97,22 @@ class AnthropicReader:
 
     def __init__(self) -> None:
         self.is_done = False
+        self._has_begun = False
         self._open: dict[int, _Open] = {}
+        self._closed: set[int] = set()
 
     def take(self, event: Any) -> list[Block]:
         """See `Reader.take`. Events and blocks of other kinds are passed over."""
         try:
             match event["type"]:
+                case "message_start":
+                    self._start()
                 case "content_block_start":
                     self._begin(event["index"], event["content_block"])
                 case "content_block_delta":
                     self._continue(event["index"], event["delta"])
                 case "content_block_stop":
-                    found = self._open.pop(event["index"], None)
-                    return [] if found is None else [found.block()]
+                    return self._end(event["index"])
                 case "message_stop":
                     self._finish()
                 case "error":
@@ -121,17 +121,32 @@ class AnthropicReader:
             raise StreamFault(f"an event that can't be read ({error!r:.200})") from error
         return []
 
+    def _start(self) -> None:
+        if self._has_begun:
+            # Somebody on the way has asked again: calls of it may have run.
+            raise StreamFault("the message begins twice")
+        self._has_begun = True
+
     def _begin(self, index: int, block: Mapping[str, Any]) -> None:
         if block["type"] != "tool_use":
             return
-        if index in self._open:
+        if index in self._open or index in self._closed:
             raise StreamFault(f"block {index} begins twice")
         # Most send the input in deltas, some whole at the start.
         given = block.get("input") or {}
-        self._open[index] = _Open(block["id"], block["name"], given)
+        self._open[index] = _Open(_name(block["id"]), _name(block["name"]), given)
+
+    def _end(self, index: int) -> list[Block]:
+        found = self._open.pop(index, None)
+        if found is None:
+            return []
+        self._closed.add(index)
+        return [found.block()]
 
     def _continue(self, index: int, delta: Mapping[str, Any]) -> None:
         found = self._open.get(index)
+        if index in self._closed and delta["type"] == "input_json_delta":
+            raise StreamFault(f"block {index} goes on after its end")
         if found is not None and delta["type"] == "input_json_delta":
             found.pieces.append(_text(delta["partial_json"]))
 
@@ -185,7 +200,7 @@ class OpenAIReader:
         return found
 
     def _continue(self, call: _Open, delta: Mapping[str, Any]) -> None:
-        call.id = delta.get("id") or call.id
+        call.id = _text(delta.get("id") or call.id)
         function = delta.get("function") or {}
         call.name += _text(function.get("name") or "")
         call.pieces.append(_text(function.get("arguments") or ""))
@@ -220,6 +235,12 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{type(value).__name__} where text belongs")
     return value
+
+
+def _name(value: Any) -> str:
+    if not _text(value):
+        raise TypeError("nothing where a name belongs")
+    return str(value)
 
 
 def _said(error: Any) -> str:

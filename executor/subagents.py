@@ -23,6 +23,7 @@ from executor.errors import (
     Code,
     ConfigError,
     ModelError,
+    ModelRefused,
     ModelUnavailable,
     SandboxError,
     ToolError,
@@ -32,17 +33,20 @@ from executor.model import (
     Block,
     Call,
     CallStarted,
+    Directory,
     Event,
     Finished,
     LoopSpec,
     Output,
     Progress,
     Result,
+    Warned,
 )
 from executor.permissions import Mode
 from executor.results import with_notices
 from executor.sandbox.copies import Ground, Merged
 from executor.sandbox.mirror import Moved
+from executor.session import Session
 from executor.text import one_line
 from executor.tool import Context, Outcome
 from executor.tools.agents import Task
@@ -51,11 +55,13 @@ DEFAULT_TURNS = 50
 MAX_TOKENS = 16_000
 """Of one message of an agent."""
 MAX_RUNNING = 10
-"""Agents of one loop that run at a time: each has a box."""
+"""Agents of one loop, and of its agents, that run at a time: each has a box."""
 MARGIN = 10.0
 """Seconds that an agent's loop may take longer than the agent: its box has to be opened."""
 MAX_NAME = 40
 """Characters of a loop's name in the names of its agents' loops."""
+MAX_NAMED = 100
+"""Characters that a refusal repeats of a name that there is not."""
 MAX_KNOWN = 100
 """Agents of one loop whose messages are kept; the oldest that has ended makes room."""
 NOT_FOR_AGENTS = frozenset(
@@ -65,6 +71,8 @@ NOT_FOR_AGENTS = frozenset(
 
 log = logging.getLogger(__name__)
 
+_CUT = frozenset({"max_tokens", "model_context_window_exceeded"})
+"""Stop reasons of messages that are not whole."""
 _WIDTH = (Mode.PLAN, Mode.DEFAULT, Mode.ACCEPT_EDITS, Mode.BYPASS)
 """Modes, each asking less than those before it."""
 _PASSED_BY = (CallStarted, Finished, Output, Progress)
@@ -72,6 +80,10 @@ _PASSED_BY = (CallStarted, Finished, Output, Progress)
 
 class Child(Protocol):
     """A loop of an agent."""
+
+    @property
+    def session(self) -> Session:
+        """Its memory."""
 
     def definitions(self) -> tuple[dict[str, Any], ...]:
         """Its tools, as the model's API takes them."""
@@ -97,6 +109,7 @@ class Parent:
         model: answers their messages.
         ground: makes the place where one works.
         open: opens a loop there.
+        running: the agents of the topmost loop and of all below it; some may have ended.
     """
 
     spec: LoopSpec
@@ -105,6 +118,7 @@ class Parent:
     model: Model
     ground: MakeGround
     open: OpenChild
+    running: list[Agent]
 
 
 @dataclass(slots=True)
@@ -188,15 +202,20 @@ class Subagents:
             SandboxError: it could not have a box.
         """
         kind = self._kind(context, given.subagent_type)
-        if sum(agent.is_running for agent in self._agents.values()) >= MAX_RUNNING:
+        running = self._parent.running
+        running[:] = [agent for agent in running if agent.is_running]
+        if len(running) >= MAX_RUNNING:
             raise ToolError(
-                Code.LIMIT, f"{MAX_RUNNING} agents are running; wait for one of them to end."
+                Code.LIMIT,
+                f"{MAX_RUNNING} agents are running, those that agents have started among them; "
+                "wait for one to end, or do the work yourself.",
             )
         if given.run_in_background:
             context.session.background.require_room()
         agent = self._resumed(given) if given.resume else self._new(context, given, kind)
         agent.messages.append({"role": "user", "content": given.prompt})
         agent.is_running = True
+        running.append(agent)
         work = _Work(self._parent, agent, kind, context, given.max_turns or DEFAULT_TURNS)
         if not given.run_in_background:
             try:
@@ -207,9 +226,9 @@ class Subagents:
                 raise
             finally:
                 agent.is_running = False
-        running = _Running(agent, given.description, work)
-        context.session.background.add(running)
-        context.session.keep_running(running.run(context, self._forget))
+        task = _Running(agent, given.description, work)
+        context.session.background.add(task)
+        context.session.keep_running(task.run(context, self._forget))
         return Outcome(
             f"Background agent started: {agent.id}",
             {"agent_id": agent.id, "status": Status.RUNNING},
@@ -222,7 +241,9 @@ class Subagents:
         kind = self._parent.kinds.get(name)
         if kind is None:
             known = ", ".join(self._parent.kinds)
-            raise ToolError(Code.NOT_FOUND, f"There is no type of agents {name!r}. Types: {known}.")
+            raise ToolError(
+                Code.NOT_FOUND, f"There is no type of agents {_named(name)}. Types: {known}."
+            )
         if context.session.mode == Mode.PLAN and kind.isolation != "read-only":
             readers = [n for n, k in self._parent.kinds.items() if k.isolation == "read-only"]
             raise ToolError(
@@ -249,7 +270,7 @@ class Subagents:
             known = ", ".join(self._agents) or "none"
             raise ToolError(
                 Code.NOT_FOUND,
-                f"There is no agent {given.resume!r} to go on with. Known agents: {known}.",
+                f"There is no agent {_named(given.resume)} to go on with. Known agents: {known}.",
             )
         if agent.is_running:
             raise ToolError(
@@ -271,7 +292,7 @@ class Subagents:
         if unknown:
             raise ToolError(
                 Code.INVALID_ARGUMENTS,
-                f"allowed_tools: there is no tool {unknown[0]!r}. Names of tools are "
+                f"allowed_tools: there is no tool {_named(unknown[0])}. Names of tools are "
                 f"{', '.join(sorted(self._parent.known))}.",
             )
         return self._tools(given.allowed_tools)
@@ -280,6 +301,10 @@ class Subagents:
         if "*" in names:
             return None
         return frozenset(self._parent.known.get(name, name) for name in names)
+
+
+def _named(text: str | None) -> str:
+    return repr(one_line(text or "", MAX_NAMED))
 
 
 def _narrowed(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
@@ -302,6 +327,7 @@ class _Work:
         self._kind = kind
         self._context = context
         self._turns = turns
+        self.is_merging = False
         self._seconds = context.entry.timeout_ms / 1000
         if context.time_left is not None:
             self._seconds = min(self._seconds, context.time_left)
@@ -319,19 +345,24 @@ class _Work:
             ground = await self._grounded(stack, is_copy)
             try:
                 async with self._parent.open(self._spec(ground, is_copy), ground) as child:
-                    ended = await self._ended(child, is_copy)
+                    ended = _left_running(child, await self._ended(child, is_copy))
             except ConfigError as error:
                 raise ToolError(
                     Code.EXECUTION_ERROR,
                     f"The agent's loop can't be opened: {one_line(str(error))}",
                 ) from error
-            # Its box is gone: nothing changes any more what is brought back.
+            # Its box is gone: nothing changes any more what is brought back, all of it from here.
+            self.is_merging = is_copy
             spill = self._context.loop.spill
             try:
                 merged = await ground.merge(spill.most if spill is not None else 0)
             except (OSError, Moved) as error:
                 said = f"its changes were not all brought back ({one_line(str(error))})"
                 ended = replace(ended, notices=(*ended.notices, said), code=Code.CONFLICT)
+        if ground.kept is not None:
+            said = f"agent {agent.id}: not all came back; what it had is kept in {ground.kept}/tree"
+            self._context.tell(Warned(message=said, call_id=self._context.call_id))
+            ended = replace(ended, notices=(*ended.notices, "its copy is kept for the user"))
         told = await self._told(merged) if merged is not None else []
         structured = {
             "agent_id": agent.id,
@@ -366,8 +397,6 @@ class _Work:
         tools = set(self._parent.known.values() if own is None else own) - NOT_FOR_AGENTS
         if parent.tools is not None:
             tools &= set(parent.tools)
-        wanted = Mode(self._kind.mode or Mode.BYPASS)
-        mode = min(wanted, Mode(self._context.session.mode), key=_WIDTH.index)
         return replace(
             parent,
             worktree=ground.worktree,
@@ -375,16 +404,22 @@ class _Work:
             agent_id=self._agent.id,
             depth=loop.depth + 1,
             chain_id=loop.chain_id,
-            mode=mode.value,
+            mode=self._mode(),
             allow=tuple(rule.text for rule in rules.allow),
             ask=tuple(rule.text for rule in rules.ask),
             deny=tuple(rule.text for rule in rules.deny),
             tools=tuple(sorted(tools)),
             read_only=not is_copy,
+            add_dirs=_beside(parent, is_writable=is_copy),
             quota="none" if parent.quota == "none" else "watch",
             # What ends it is the timeout here; the loop's own is for what that can't end.
             limits=replace(parent.limits, max_seconds=self._seconds + MARGIN),
         )
+
+    def _mode(self) -> str:
+        """The mode of its type, or that of its parent now, where that asks more."""
+        wanted = Mode(self._kind.mode or Mode.BYPASS)
+        return min(wanted, Mode(self._context.session.mode), key=_WIDTH.index).value
 
     # ── the conversation ──
 
@@ -407,17 +442,13 @@ class _Work:
         agent = self._agent
         for number in range(1, self._turns + 1):
             agent.doing = f"turn {number}: asking the model"
-            reply = await self._parent.model.create(
-                tuple(agent.messages),
-                system=_system(self._kind, is_copy=is_copy),
-                tools=child.definitions(),
-                model=agent.model,
-                max_tokens=MAX_TOKENS,
-            )
+            reply = await self._asked(child, is_copy)
             agent.turns += 1
             agent.usage += reply.usage
-            # The API takes no empty texts back.
-            content = [block for block in reply.content if block.get("text") != ""]
+            if reply.stop_reason == "refusal":
+                # What it began is not to be used, and not to be sent back.
+                return _last(reply)
+            content = [block for block in reply.content if not _is_blank(block)]
             if content:
                 agent.messages.append({"role": "assistant", "content": content})
             if not reply.calls and reply.stop_reason != "pause_turn":
@@ -430,11 +461,37 @@ class _Work:
         )
         return _Ended(self._last_words(), (said,), Code.LIMIT)
 
+    async def _asked(self, child: Child, is_copy: bool) -> Reply:
+        """The model's next message.
+
+        Raises:
+            ModelError: there is none. So it is too where a model of the host's own fails: what
+                the agent has done is brought back then.
+        """
+        try:
+            return await self._parent.model.create(
+                tuple(self._agent.messages),
+                system=_system(self._kind, is_copy=is_copy),
+                tools=child.definitions(),
+                model=self._agent.model,
+                max_tokens=MAX_TOKENS,
+            )
+        except ModelError:
+            raise
+        except Exception as error:
+            # Its text is neither shown nor logged: it may hold a key.
+            log.error("the model of an agent failed: %s", type(error).__name__)
+            raise ModelRefused(f"its client failed ({type(error).__name__}).") from None
+
     async def _answer(self, child: Child, reply: Reply) -> None:
         """Run the calls of a message; their results are the next one, also if it is ended."""
-        calls = [Call(block["id"], block["name"], block["input"]) for block in reply.calls]
-        cut = calls.pop() if reply.stop_reason == "max_tokens" else None
+        made = [Call(block["id"], block["name"], block["input"]) for block in reply.calls]
+        why = dict.fromkeys(reply.unread, "its input was no JSON object, so it was not run")
+        if reply.stop_reason in _CUT:
+            why[made[-1].id] = "the message was cut at its longest before this call was whole"
+        calls = [call for call in made if call.id not in why]
         blocks: list[Block] = []
+        child.session.mode = self._mode()
         try:
             if calls:
                 async for event in child.stream(calls):
@@ -444,9 +501,7 @@ class _Work:
         finally:
             # Were it resumed, no call may be without a result.
             blocks += [_unanswered(call, "it was ended") for call in calls[len(blocks) :]]
-            if cut is not None:
-                why = "the message was cut at its longest before this call was whole"
-                blocks.append(_unanswered(cut, why))
+            blocks += [_unanswered(call, why[call.id]) for call in made if call.id in why]
             self._agent.messages.append({"role": "user", "content": blocks})
 
     def _pass_on(self, event: Event) -> None:
@@ -486,6 +541,12 @@ class _Work:
         return told
 
 
+def _beside(spec: LoopSpec, *, is_writable: bool) -> tuple[Directory, ...]:
+    """The directories that a loop has beside its worktree, but those of skills."""
+    own = spec.directories[: len(spec.add_dirs)]
+    return tuple(replace(one, is_writable=one.is_writable and is_writable) for one in own)
+
+
 def _short(exec_id: str) -> str:
     """A name that leaves room for an agent's, and is still this loop's alone."""
     if len(exec_id) <= MAX_NAME:
@@ -495,7 +556,7 @@ def _short(exec_id: str) -> str:
 
 
 def _last(reply: Reply) -> _Ended:
-    notices = ("its answer was cut at its longest",) if reply.stop_reason == "max_tokens" else ()
+    notices = ("its answer was cut at its longest",) if reply.stop_reason in _CUT else ()
     if reply.stop_reason == "refusal":
         return _Ended(reply.text, ("its model refused to go on",), Code.EXECUTION_ERROR)
     return _Ended(reply.text or "The agent ended without a word.", notices)
@@ -508,6 +569,21 @@ def _tool_result(result: Result) -> Block:
         "content": result.content,
         "is_error": result.is_error,
     }
+
+
+def _left_running(child: Child, ended: _Ended) -> _Ended:
+    """The same, with what goes on beside the agent and is ended with it."""
+    tasks = child.session.background.all()
+    names = ", ".join(task.id for task in tasks if task.status is Status.RUNNING)
+    if not names:
+        return ended
+    said = f"{names} of its background tasks did not end before it and was ended with it"
+    return replace(ended, notices=(*ended.notices, said))
+
+
+def _is_blank(block: Block) -> bool:
+    """The API takes no texts back that are empty or nothing but spaces."""
+    return block["type"] == "text" and not block["text"].strip()
 
 
 def _unanswered(call: Call, why: str) -> Block:
@@ -624,4 +700,6 @@ class _Running:
         if self._task is not None:
             self._task.cancel()
         await self._done.wait()
+        if self._work.is_merging:
+            return f"{self.id} was at its end already: what it had changed was brought back"
         return "what it had changed was not brought back"

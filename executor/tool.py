@@ -37,6 +37,7 @@ from executor.model import (
     Question,
     Result,
     Spilled,
+    plain,
 )
 from executor.paths import Added, Reach
 from executor.session import Session
@@ -313,12 +314,18 @@ class Spill(Protocol):
     def most(self) -> int:
         """Bytes of one output that are kept at the most."""
 
-    async def keep(self, output: bytes | AsyncIterable[bytes]) -> Spilled | None:
+    def holds(self, path: str) -> bool:
+        """It is there still: it was not dropped to make room."""
+
+    async def keep(
+        self, output: bytes | AsyncIterable[bytes], instead_of: str | None = None
+    ) -> Spilled | None:
         """Keep a whole output; None if there is no place for it.
 
         Args:
             output: all of it, or its pieces, each taken when the one before is written. Of
                 bytes that are too many beginning and end are kept, of pieces the beginning.
+            instead_of: path of one that is no longer needed when this one is there.
 
         Raises:
             Exception: whatever the pieces' maker raises; nothing is kept then.
@@ -391,6 +398,7 @@ class Surroundings:
         skills: those that the user trusts, by name.
         worktree_skills: it has those of its worktree, too.
         call: answers a call that a tool makes, through all stages; None = none can be made.
+        reads_tasks: it has the tool that reads background tasks; without it none is started.
         reach: which paths of the box its tools take.
     """
 
@@ -422,6 +430,7 @@ class Surroundings:
     skills: Mapping[str, Skill] = field(default_factory=dict)
     worktree_skills: bool = False
     call: MakeCall | None = None
+    reads_tasks: bool = True
 
     reach: Reach = field(init=False)
 
@@ -450,6 +459,8 @@ class Context:
         tool: name of the tool as the model calls it.
         grant: allows what a rule names until the loop ends; raises ConfigError on a bad rule.
         judged: path → the agent's mark of what was there when the call was judged.
+        rules: what the agent holds the call to where it opens files, besides what the rules
+            deny to the whole loop; None = nothing.
     """
 
     call_id: str
@@ -461,13 +472,14 @@ class Context:
     tool: str = ""
     grant: Callable[[str], None] | None = None
     judged: dict[str, str] | None = None
+    rules: dict[str, Any] | None = None
 
     def judge(self, path: str, mark: str) -> None:
         """Note what a judgement rests on: what was at a path; empty = nothing."""
         self.judged = {**(self.judged or {}), path: mark}
 
     def bound(self, path: str) -> dict[str, str]:
-        """Arguments that bind a `write` or `move` to what the call was judged by.
+        """Arguments that bind a `write`, `move` or `delete` to what the call was judged by.
 
         The agent refuses it with CONFLICT if something else is at the path by then.
         """
@@ -529,6 +541,12 @@ class Context:
         """Where a relative path of a file begins."""
         return self.cwd if self.loop.toolset.relative_to == "cwd" else MOUNT
 
+    @property
+    def seconds(self) -> float:
+        """How long one operation may take."""
+        seconds = self.entry.timeout_ms / 1000
+        return seconds if self.time_left is None else min(seconds, self.time_left)
+
     def shown(self, path: str) -> str:
         """A path as tools name it → as the model is shown it in this toolset.
 
@@ -555,9 +573,9 @@ class Context:
         await self.loop.box.ready()
         if self.loop.toolset.reach == "box":
             arguments = {**arguments, "reach": "box"}
-        seconds = self.entry.timeout_ms / 1000
-        if self.time_left is not None and self.time_left < seconds:
-            seconds = self.time_left
+        if self.rules is not None:
+            arguments = {**arguments, "rules": self.rules}
+        seconds = self.seconds
         try:
             return await self.loop.box.request(op, arguments, body, timeout=seconds)
         except ToolError as error:
@@ -717,11 +735,16 @@ _FAULTS = {
     "bool_type": "must be true or false",
     "list_type": "must be a list",
     "dict_type": "must be an object",
+    "model_type": "must be an object",
     "literal_error": "must be one of {expected}",
     "greater_than_equal": "must be {ge} or more",
     "less_than_equal": "must be {le} or less",
     "greater_than": "must be more than {gt}",
     "finite_number": "must be a finite number",
+    "too_short": "must have {min_length} or more entries",
+    "too_long": "must have {max_length} or fewer entries",
+    "string_too_short": "must have {min_length} or more characters",
+    "string_too_long": "must have {max_length} or fewer characters",
 }
 
 
@@ -729,9 +752,14 @@ def _fault_text(item: Any) -> str:
     text = _FAULTS.get(item["type"])
     if text is None:
         return str(item["msg"])
-    text = text.format_map({**item.get("ctx", {})})
+    bounds = item.get("ctx", {})
+    text = text.format_map(
+        {key: plain(at) if isinstance(at, float) else at for key, at in bounds.items()}
+    )
     if item["type"] in ("missing", "string_unicode"):
         return text
+    if item["type"].endswith(("too_short", "too_long")):
+        return f"{text}, not {len(item['input'])}"
     return f"{text}, not {_named(item['input'])}"
 
 
@@ -752,13 +780,20 @@ def schema_of(arguments: type[BaseModel]) -> dict[str, Any]:
 
 @functools.cache
 def _made_schema(arguments: type[BaseModel]) -> dict[str, Any]:
-    """Made once: it takes pydantic longer than an engine takes to answer."""
+    """Made once: it takes pydantic longer than an engine takes to answer.
+
+    Raises:
+        ConfigError: the model refers to itself, for which a schema needs references.
+    """
     raw = arguments.model_json_schema(by_alias=True)
-    made = _plain(raw, raw.get("$defs", {}))
+    made = _own_docstring_left_out(_plain(raw, raw.get("$defs", {})))
     return {**made, "properties": made.get("properties", {})}
 
 
-_UNSHOWN = ("title", "default", "anyOf", "$ref", "$defs")
+_UNSHOWN = ("title", "default", "anyOf", "$ref", "$defs", "discriminator")
+_SCHEMAS = ("items", "additionalProperties")
+_LISTS = ("prefixItems", "oneOf", "allOf")
+_NAMED_SCHEMAS = ("properties", "patternProperties")
 
 
 def _plain(part: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
@@ -769,19 +804,33 @@ def _plain(part: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
         known: what references lead to, by the last part of their name.
     """
     kept = {key: value for key, value in part.items() if key not in _UNSHOWN}
-    for choice in part.get("anyOf", ()):
-        if choice.get("type") != "null":
-            kept = {**_plain(choice, known), **kept}
+    choices = [_plain(one, known) for one in part.get("anyOf", ()) if one.get("type") != "null"]
+    if len(choices) == 1:
+        kept = {**choices[0], **kept}
+    elif choices:
+        kept["anyOf"] = choices
     if "$ref" in part:
-        kept = {**_plain(known[part["$ref"].rpartition("/")[2]], known), **kept}
-    if isinstance(kept.get("items"), Mapping):
-        kept["items"] = _plain(kept["items"], known)
-    if kept.get("type") == "object" and "properties" in kept:
-        properties = {name: _plain(value, known) for name, value in kept["properties"].items()}
-        kept = {**_own_docstring_left_out(kept), "properties": properties}
+        kept = {**_referred(part["$ref"].rpartition("/")[2], known), **kept}
+    for key, value in kept.items():
+        if key in _SCHEMAS and isinstance(value, Mapping):
+            kept[key] = _plain(value, known)
+        elif key in _LISTS:
+            kept[key] = [_plain(one, known) for one in value]
+        elif key in _NAMED_SCHEMAS:
+            kept[key] = {name: _plain(one, known) for name, one in value.items()}
     order = ("type", "description", "properties", "required")
     first = {key: kept[key] for key in order if kept.get(key)}
     return {**first, **{key: value for key, value in kept.items() if key not in order}}
+
+
+def _referred(name: str, known: Mapping[str, Any]) -> dict[str, Any]:
+    if name not in known:
+        raise ConfigError(
+            f"the model {name} refers to itself, which no schema without references can say; "
+            "give it a bounded depth"
+        )
+    others = {key: value for key, value in known.items() if key != name}
+    return _own_docstring_left_out(_plain(known[name], others))
 
 
 def _own_docstring_left_out(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -818,8 +867,10 @@ class Registry:
             replace: take the place of a tool of the same name.
 
         Raises:
-            ConfigError: the name is taken; names both tools.
+            ConfigError: the name is taken; names both tools. Or it is no tool.
         """
+        if not isinstance(tool, Tool):
+            raise ConfigError(f"{tool!r} is no tool; make one of it with custom_tool")
         other = self._tools.get(tool.name)
         if other is not None and not replace:
             raise ConfigError(

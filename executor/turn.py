@@ -31,6 +31,11 @@ READER_PATIENCE = 5.0
 ALONE = Intent(Order.UNSAFE, reads_all=True, writes_all=True)
 """What is known of a call that need not be looked at."""
 
+REPEATED = (
+    "Another call of this message has the same id, so that their results could not be told "
+    "apart; this one was not run. Send it again."
+)
+
 log = logging.getLogger(__name__)
 
 
@@ -39,13 +44,14 @@ class Crew:
     """What runs the calls of a turn.
 
     Attributes:
-        execute: the answer to one call; raises nothing but cancellation.
+        execute: the answer to one call; raises nothing but cancellation. What it is given
+            is called when the call is permitted and about to run.
         foresee: what a call is going to do.
         box: where paths are looked up.
         tell: takes the turn's events.
     """
 
-    execute: Callable[[Call], Awaitable[Answered]]
+    execute: Callable[[Call, Callable[[], object]], Awaitable[Answered]]
     foresee: Callable[[Call], Intent]
     box: Box
     tell: Emit
@@ -67,6 +73,7 @@ class Turn:
         self._tasks: dict[int, asyncio.Task[Answered]] = {}
         self._found: dict[int, Answered] = {}
         self._withdrawn: set[int] = set()
+        self._begun: set[int] = set()
         self._told = 0
         self._is_ending = False
         self._changed = asyncio.Event()
@@ -96,11 +103,12 @@ class Turn:
     def break_off(self, fault: BaseException) -> None:
         """The model's stream broke: nothing starts any more, and what changes nothing is ended.
 
-        What does change something runs to its end, so that it is known what it did.
+        What does change something runs to its end, so that it is known what it did. A call
+        that still waits to be permitted has not begun.
         """
         self.fault = fault
         for position, task in self._tasks.items():
-            if self._intents[position].order is Order.SAFE:
+            if self._intents[position].order is Order.SAFE or position not in self._begun:
                 task.cancel()
         self._changed.set()
 
@@ -129,10 +137,13 @@ class Turn:
 
     async def follow(self, events: AsyncIterable[Any], reader: Reader) -> None:
         """Add calls as a model makes them, until its message ends or its stream breaks."""
+        ids: set[str] = set()
         try:
             async for event in events:
                 for block in () if reader.is_done else reader.take(event):
-                    self.add(block.call, block.fault)
+                    is_known = block.call.id in ids
+                    ids.add(block.call.id)
+                    self.add(block.call, REPEATED if is_known else block.fault)
                     await asyncio.sleep(0)  # the call may start before the next event
                 if reader.is_done:
                     self.close()
@@ -170,7 +181,7 @@ class Turn:
             if self._tasks:
                 await to_completion(self._end())
         self._tell_rest()
-        return [self._found[position] for position in sorted(self._found)]
+        return self.answers
 
     async def run_with(self, events: AsyncIterable[Any], reader: Reader) -> list[Answered]:
         """The same for calls that a model is still making."""
@@ -180,6 +191,11 @@ class Turn:
         finally:
             reading.cancel()
             await asyncio.wait({reading}, timeout=READER_PATIENCE)
+
+    @property
+    def answers(self) -> list[Answered]:
+        """What its calls have come to so far, in their order."""
+        return [self._found[position] for position in sorted(self._found)]
 
     @property
     def unanswered(self) -> list[Call]:
@@ -210,7 +226,7 @@ class Turn:
     async def _run(self, position: int) -> Answered:
         call, began = self._calls[position], time.perf_counter()
         try:
-            return await self._crew.execute(call)
+            return await self._crew.execute(call, functools.partial(self._begun.add, position))
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if position in self._withdrawn:
@@ -257,7 +273,8 @@ class Turn:
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
-        await asyncio.wait(tasks)
+        if tasks:  # the last of them may have ended before this began
+            await asyncio.wait(tasks)
 
     # ─── what calls are going to do ───
 

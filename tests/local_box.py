@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
+import secrets
 import shutil
 import sys
 from collections.abc import AsyncIterator
@@ -85,7 +86,8 @@ async def open_local_box(root: Path, scratch: Path, lease: float = 30.0) -> Asyn
                 "lease": lease,
                 "root": str(root),
                 "scratch": str(scratch),
-                "box": "local",
+                # Processes are told apart by it, and others may run these tests beside.
+                "box": f"local-{secrets.token_hex(4)}",
                 "ripgrep": RIPGREP,
                 "pdf": PDF,
                 "environment": {

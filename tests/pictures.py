@@ -22,8 +22,12 @@ def png(width: int = 3, height: int = 2, *, rows: int | None = None) -> bytes:
     """
     pixels = (b"\0" + bytes(width)) * (height if rows is None else rows)
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    packed = block(b"IDAT", zlib.compress(pixels))
-    return b"\x89PNG\r\n\x1a\n" + block(b"IHDR", header) + packed + block(b"IEND", b"")
+    return of_blocks((b"IHDR", header), (b"IDAT", zlib.compress(pixels)), (b"IEND", b""))
+
+
+def of_blocks(*blocks: tuple[bytes, bytes]) -> bytes:
+    """A PNG file of these blocks."""
+    return b"\x89PNG\r\n\x1a\n" + b"".join(block(name, data) for name, data in blocks)
 
 
 def _decoded(text: str) -> bytes:
@@ -101,6 +105,29 @@ def of_objects(objects: list[str], trailer: str = "") -> bytes:
     data += b"xref\n0 %d\n0000000000 65535 f \n" % count + places
     end = f"trailer\n<< /Size {count} /Root 1 0 R {trailer} >>\nstartxref\n{start}\n%%EOF\n"
     return data + end.encode()
+
+
+def drawn(width: int, height: int, pixels: bytes) -> bytes:
+    """A PDF file whose only page is a picture in red, green and blue.
+
+    Args:
+        width: pixels of the picture, as the file says.
+        height: the same.
+        pixels: packed.
+    """
+    image = "/Type /XObject /Subtype /Image /ColorSpace /DeviceRGB /BitsPerComponent 8"
+    image += f" /Width {width} /Height {height} /Filter /FlateDecode /Length {len(pixels)}"
+    line = "200 0 0 100 0 0 cm /I Do"
+    resources = "/MediaBox [0 0 200 100] /Resources << /XObject << /I 5 0 R >> >> /Contents 4 0 R"
+    return of_objects(
+        [
+            "<< /Type /Catalog /Pages 2 0 R >>",
+            "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+            f"<< /Type /Page /Parent 2 0 R {resources} >>",
+            f"<< /Length {len(line)} >>\nstream\n{line}\nendstream",
+            f"<< {image} >>\nstream\n{pixels.decode('latin-1')}\nendstream",
+        ]
+    )
 
 
 LOCKED = (

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import multiprocessing
 import os
+import shutil
+import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -21,22 +25,25 @@ from executor.controller import Controller
 from executor.errors import Code, ConfigError
 from executor.lane import OpenBox
 from executor.loop import Loop
-from executor.messages import MessagesApi
+from executor.messages import MessagesApi, Reply
 from executor.model import (
     ApprovalAnswer,
     ApprovalRequest,
     ApprovalRequested,
     Call,
+    Event,
+    Finished,
     LoopSpec,
     Progress,
     Result,
+    Warned,
 )
-from executor.sandbox import descent, ext4
+from executor.sandbox import content, copies, descent, ext4, mirror
 from executor.sandbox.container import LABEL_STATE
 from executor.sandbox.copies import Copy
 from executor.sandbox.engine import Engine
 from executor.sandbox.ownership import open_own
-from executor.sandbox.reaper import reap
+from executor.sandbox.reaper import Identity, reap
 from executor.settings import Settings
 from executor.tool import Order, Tool
 from executor.tools import agents
@@ -54,8 +61,10 @@ from tests.messages_server import (
     Script,
     Silent,
     Status,
+    Stream,
     Together,
     call,
+    event,
     in_order,
     serving,
 )
@@ -145,6 +154,7 @@ def opened_work(
     toml: str = "",
     kind: str = "local",
     approver: Any = None,
+    model: Any = None,
     **fields: Any,
 ) -> Iterator[Work]:
     """A loop over `directory/worktree`, and the server that its agents ask."""
@@ -166,7 +176,7 @@ def opened_work(
             opener=noting,
             tools=tools_of(catalog),
             approver=approver,
-            model=MessagesApi(KEY, server.url, "model-1", tries=2, first_wait=0.001),
+            model=model or MessagesApi(KEY, server.url, "model-1", tries=2, first_wait=0.001),
         )
         thread.enter(controller)
         spec = LoopSpec(worktree=root, limits=LIMITS, exec_id="test", **fields)
@@ -232,6 +242,81 @@ def test_cut_call_is_not_run(opened: Open) -> None:
     (block,) = work.server.requests[1].results
     assert block["is_error"] and "was cut at its longest" in block["content"]
     assert not (work.root / "new").exists()
+
+
+def test_call_that_is_no_json_is_not_run(opened: Open) -> None:
+    """A call whose input can't be read gets a result that says so; the others are run."""
+    block = {"type": "tool_use", "id": "c1", "name": "write_file", "input": {}}
+    delta = {"type": "input_json_delta", "partial_json": '{"path": "a.txt", "content": '}
+    told: list[dict[str, Any]] = [
+        {"type": "message_start", "message": {}},
+        {"type": "content_block_start", "index": 0, "content_block": block},
+        {"type": "content_block_delta", "index": 0, "delta": delta},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "content_block_start", "index": 1, "content_block": call("c2", "glob")},
+        {
+            "type": "content_block_delta",
+            "index": 1,
+            "delta": {"type": "input_json_delta", "partial_json": '{"pattern": "*"}'},
+        },
+        {"type": "content_block_stop", "index": 1},
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}},
+        {"type": "message_stop"},
+    ]
+    work = opened(Stream(b"".join(event(one) for one in told)), DONE)
+    assert not work.task().is_error
+    results = {block["tool_use_id"]: block for block in work.server.requests[1].results}
+    assert results["c1"]["is_error"] and "no JSON object" in results["c1"]["content"]
+    assert not results["c2"]["is_error"]
+
+
+def test_refused_message_runs_nothing(opened: Open) -> None:
+    """Calls of a message that the model broke off are not run; the agent can go on without it."""
+    broken = Say.of("No.", call("c1", "write_file", path="x", content=""), stop_reason="refusal")
+    work = opened(broken, DONE)
+    result = work.task()
+    assert result.code is Code.EXECUTION_ERROR and "refused to go on" in str(result.content)
+    assert os.listdir(work.root) == []
+    assert not work.task(resume="agent_1").is_error
+    assert all(isinstance(m["content"], str) for m in work.server.requests[1].body["messages"])
+
+
+def test_blank_texts_are_not_sent_back(opened: Open) -> None:
+    """The API refuses a text of nothing but spaces; thinking goes back as it came."""
+    thinking = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+    blank = [{"type": "text", "text": text} for text in ("", " \n")]
+    told: list[dict[str, Any]] = [{"type": "message_start", "message": {}}]
+    for index, block in enumerate((thinking, *blank, call("c1", "glob", pattern="*"))):
+        told.append({"type": "content_block_start", "index": index, "content_block": block})
+        told.append({"type": "content_block_stop", "index": index})
+    told.append({"type": "message_stop"})
+    work = opened(Stream(b"".join(event(one) for one in told)), DONE)
+    assert not work.task().is_error
+    said = work.server.requests[1].body["messages"][1]["content"]
+    assert said == [thinking, call("c1", "glob", pattern="*")]
+
+
+class Broken:
+    """A model of the host's own that fails as such clients do, after one message."""
+
+    def __init__(self) -> None:
+        self.replies = [Reply((call("c1", "write_file", path="a.txt", content="x"),), "tool_use")]
+
+    async def create(self, messages: Any, **more: Any) -> Reply:
+        """The message, then a failure whose text nobody should see."""
+        if not self.replies:
+            raise RuntimeError(f"401 for {KEY}")
+        return self.replies.pop()
+
+
+def test_client_of_the_host_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What the agent has done is brought back, it can go on, and the failure's text stays away."""
+    with opened_work(tmp_path, in_order(DONE), model=Broken()) as work:
+        result = work.task()
+        assert result.code is Code.EXECUTION_ERROR and "RuntimeError" in str(result.content)
+        assert (work.root / "a.txt").read_text() == "x"
+        assert KEY not in f"{result}{caplog.text}"
+        assert "client failed" in str(work.task(resume="agent_1").content)
 
 
 def test_pause_goes_on(opened: Open) -> None:
@@ -650,6 +735,15 @@ def test_what_can_not_be_resumed(opened: Open, more: dict[str, Any], code: Code)
     assert len(work.server.requests) == 1
 
 
+@pytest.mark.parametrize("name", ["subagent_type", "resume", "allowed_tools"])
+def test_refusals_are_short(opened: Open, name: str) -> None:
+    """A name that there is not is repeated in part only, however long it is."""
+    long = "x" * 1_000_000
+    given: dict[str, Any] = {name: [long] if name == "allowed_tools" else long}
+    result = opened(DONE).task(**given)
+    assert result.is_error and len(str(result.content)) < 2000
+
+
 def test_resume_does_not_widen(opened: Open) -> None:
     """Tools that an agent was started without, it does not get when it is resumed."""
     work = opened(DONE)
@@ -686,6 +780,46 @@ def test_tools_of_background_tasks_take_agents(opened: Open) -> None:
     assert not killed.is_error and "not brought back" in str(killed.content)
 
 
+def test_what_an_agent_leaves_running_is_said(tmp_path: Path) -> None:
+    """What it started in the background ends with it, and nobody takes that for done."""
+    given = {**given_of("general-purpose", "inner"), "run_in_background": True}
+    command = call("c2", "run_command", command="sleep 100; touch x", run_in_background=True)
+
+    def script(request: Request) -> Answer:
+        if request.body["messages"][0]["content"] == "inner":
+            return Silent()
+        return (
+            DONE
+            if len(request.body["messages"]) > 1
+            else Say.of(call("c1", "task", **given), command)
+        )
+
+    with opened_work(tmp_path, script) as work:
+        result = work.task(prompt="outer")
+        assert "agent_1, bash_1 of its background tasks did not end" in str(result.content)
+        assert not work.copies() and not (work.root / "x").exists()
+
+
+def test_plan_mode_reaches_agents_that_run(opened: Open) -> None:
+    """A loop that goes into plan mode takes its running agents with it, and out again."""
+    write = [call(f"c{n}", "run_command", command=f"touch {n}") for n in range(3)]
+    modes = iter(("bypass", "plan", "bypass"))
+
+    def script(request: Request) -> Answer:
+        mode = next(modes, None)
+        if mode is None:
+            return DONE
+        work.loop.session.mode = mode
+        return Say.of(write.pop(0))
+
+    work = opened(DONE)
+    work.server.script = script
+    work.task()
+    results = [request.results[0] for request in work.server.requests[1:]]
+    assert [block["is_error"] for block in results] == [False, True, False]
+    assert sorted(os.listdir(work.root)) == ["0", "2"]
+
+
 def test_killed_in_the_background(opened: Open) -> None:
     """Killing an agent ends its request and its copy; what it had changed is not merged."""
     work = opened(WRITES, Silent())
@@ -701,6 +835,33 @@ def test_killed_in_the_background(opened: Open) -> None:
     work.thread.run(asyncio.wait_for(work.server.left.wait(), 20))
     assert not (work.root / "new").exists() and not work.copies()
     assert work.task(resume="agent_1").code is Code.NOT_FOUND
+
+
+def test_killed_while_it_is_merged(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A merge that has begun is done to its end, and who kills the agent then is told so."""
+    begun, go_on = threading.Event(), threading.Event()
+    merge = Copy.merge
+
+    def held(copy: Copy, *given: Any) -> copies.Merged:
+        begun.set()
+        assert go_on.wait(60)
+        return merge(copy, *given)
+
+    monkeypatch.setattr(Copy, "merge", held)
+    work = opened(WRITES, DONE)
+    work.task(run_in_background=True)
+    assert begun.wait(60)
+    task = work.loop.session.background.get("agent_1")
+    assert task is not None
+
+    async def killed() -> str | None:
+        killing = asyncio.create_task(task.kill())
+        await asyncio.sleep(0)
+        go_on.set()
+        return await killing
+
+    assert "was brought back" in str(work.thread.run(killed()))
+    assert (work.root / "new/a.txt").read_text() == "made" and not work.copies()
 
 
 def test_cancelled_call_ends_the_agent(opened: Open) -> None:
@@ -741,7 +902,87 @@ def test_running_agents_are_bounded(opened: Open, monkeypatch: pytest.MonkeyPatc
     assert work.task().code is Code.LIMIT
 
 
+def test_agents_that_start_agents_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bound holds for all below one loop: agents can't multiply at each depth."""
+    monkeypatch.setattr("executor.subagents.MAX_RUNNING", 3)
+    again = Say.of(*(call(f"c{n}", "task", **given_of("general-purpose", "x")) for n in range(3)))
+
+    def script(request: Request) -> Answer:
+        return DONE if isinstance(request.said, list) else again
+
+    with opened_work(tmp_path, script) as work:
+        assert not work.task().is_error
+        refused = [block for one in work.server.requests[1:] for block in _results(one)]
+        assert any("3 agents are running" in block["content"] for block in refused)
+        assert not work.task().is_error  # those that have ended make room
+
+
+def _results(request: Request) -> list[dict[str, Any]]:
+    return request.results if isinstance(request.said, list) else []
+
+
+def test_readers_change_nothing_beside_the_worktree(tmp_path: Path) -> None:
+    """What a loop may write to beside its worktree, its agents that only read may not."""
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    with opened_work(tmp_path, in_order(DONE), add_dirs=(f"{beside}:rw",)) as work:
+        work.task("Explore")
+        work.task("general-purpose")
+        given = [[(one.name, one.is_writable) for one in spec.directories] for spec in work.specs]
+        assert given == [[("beside", True)], [("beside", False)], [("beside", True)]]
+
+
 # ─── copies ─────────────────────────────────────────────────────────────────────────
+
+
+HOSTILE = """
+mkdir -p sub/.git/hooks hooks a/b
+printf '#!/bin/sh\\ntouch {canary}\\n' > hooks/run
+chmod 6755 hooks/run
+cp hooks/run sub/.git/hooks/post-checkout
+printf '* filter=evil diff=evil merge=evil\\n' | tee .gitattributes > a/.gitattributes
+for config in sub/.git/config .gitconfig; do
+  printf '[core]\\nfsmonitor={root}/hooks/run\\nhooksPath={root}/hooks\\n' > $config
+  printf '[filter "evil"]\\n' >> $config
+  printf 'smudge={root}/hooks/run\\nclean={root}/hooks/run\\nprocess=x\\n' >> $config
+done
+printf '[submodule "s"]\\npath=s\\nurl=ext::{root}/hooks/run\\n' > .gitmodules
+echo 'gitdir: ../sub/.git' > a/.git
+ln -s ../.git a/b/.git; ln -s / up; ln -s /etc/shadow shadow; mkfifo pipe
+"""
+
+
+def test_git_of_the_host_is_never_asked(opened: Open, tmp_path: Path) -> None:
+    """Copying and merging run nothing: no hook, filter, monitor or submodule of the worktree."""
+    canary = tmp_path / "canary"
+    work = opened(DONE)
+    command = HOSTILE.format(canary=canary, root=work.root)
+    work.server.script = in_order(Say.of(call("c1", "run_command", command=command)), DONE)
+    git = work.root / ".git"
+    git.mkdir()
+    (git / "config").write_text(f"[core]\nfsmonitor = {work.root}/hooks/run\n")
+    started: list[str] = []
+    is_listening = True
+
+    def hear(event: str, arguments: Any) -> None:
+        if is_listening and event in ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.system"):
+            started.append(f"{event} {arguments!r}")
+
+    sys.addaudithook(hear)
+    try:
+        for kind in ("Bash", "general-purpose", "Explore"):
+            result = work.task(kind)
+            assert not result.is_error, result.content
+    finally:
+        is_listening = False
+    assert not canary.exists()
+    assert not any("'git'" in one or "/git'" in one for one in started)
+    assert os.readlink(work.root / "shadow") == "/etc/shadow"
+    assert (work.root / "hooks/run").stat().st_mode & 0o7777 == 0o755
+    assert sorted(os.listdir(git)) == ["config"]
+    assert (work.root / "sub/.git/config").exists()
 
 
 def test_versions_of_a_conflict_are_kept(tmp_path: Path) -> None:
@@ -850,6 +1091,26 @@ def test_git_stays_outside(tmp_path: Path) -> None:
         (copy.tree / ".git/config").write_text("bad")
         copy.merge(worktree, stop, 4)
     assert (root / ".git/config").read_text() == "x"
+
+
+def test_repository_that_an_agent_makes(tmp_path: Path) -> None:
+    """It comes back where there was none; where others made one meanwhile that one stays."""
+    for number, is_taken in enumerate((False, True)):
+        root = make_worktree(tmp_path / f"worktree{number}")
+        (tmp_path / f"tree{number}").mkdir()
+        copy, stop = Copy(tmp_path / f"tree{number}"), threading.Event()
+        with open_own(root) as worktree:
+            copy.fill(worktree, stop)
+        (copy.tree / ".git").mkdir()
+        (copy.tree / ".git/HEAD").write_text("the agent's")
+        if is_taken:
+            (root / ".git").mkdir()
+            (root / ".git/HEAD").write_text("the loop's")
+        with open_own(root) as worktree:
+            merged = copy.merge(worktree, stop, 0)
+        expected = "the loop's" if is_taken else "the agent's"
+        assert (root / ".git/HEAD").read_text() == expected
+        assert bool(merged.failed) is is_taken and merged.count == is_taken
 
 
 def test_copies_are_removed_whatever_is_in_them(tmp_path: Path) -> None:
@@ -1038,6 +1299,82 @@ def _serve_agent(settings: Settings, spec: LoopSpec, url: str, pipe: Any) -> Non
             await asyncio.Event().wait()
 
     asyncio.run(main())
+
+
+def _die_in_a_merge(state: Path, root: Path) -> None:
+    """A process that is killed while it brings a copy back, with a file half written."""
+    copied_before = content.copy
+    count = 0
+
+    def copy(source: int, target: int, status: os.stat_result) -> None:
+        nonlocal count
+        count += 1
+        if count == 3:
+            os.write(target, b"half")
+            os.kill(os.getpid(), signal.SIGKILL)
+        copied_before(source, target, status)
+
+    async def main() -> None:
+        with Identity.claim(state) as identity:
+            directory = identity.files_directory("copy-killed-agent-1-00000000")
+            source = functools.partial(open_own, root)
+            async with copies.copied(source, directory, state / "kept") as ground:
+                for name in ("a", "b", "c", "d"):
+                    (ground.worktree / name).write_text("the agent's")
+                vars(mirror)["copy"] = copy
+                await ground.merge(0)
+
+    asyncio.run(main())
+
+
+def test_killed_while_an_agent_is_merged(tmp_path: Path) -> None:
+    """No file is half; the agent's copy is kept and named by the sweep; the next one is clean."""
+    root, state = make_worktree(tmp_path / "worktree"), tmp_path / "state"
+    for name in ("a", "b", "c", "d"):
+        (root / name).write_text("old")
+    process = multiprocessing.get_context("spawn").Process(
+        target=_die_in_a_merge, args=(state, root)
+    )
+    process.start()
+    process.join(120)
+    assert process.exitcode == -signal.SIGKILL
+    texts = [(root / name).read_text() for name in ("a", "b", "c", "d")]
+    assert sorted(texts) == ["old", "old", "the agent's", "the agent's"]
+    settings = replace(Settings.load(), state_directory=state)
+
+    async def sweep() -> tuple[str, ...]:
+        async with await Engine.connect(settings) as engine:
+            return (await reap(engine, state)).failures
+
+    (told,) = asyncio.run(sweep())
+    (kept,) = (state / "kept").iterdir()
+    assert f"{kept}/tree" in told and str(root) in told and ".executor-" in told
+    assert [(kept / "tree" / n).read_text() for n in ("a", "b", "c", "d")] == ["the agent's"] * 4
+    assert asyncio.run(sweep()) == () and not list((state / "controllers").iterdir())
+
+
+def test_what_could_not_come_back_is_kept(tmp_path: Path) -> None:
+    """Where the worktree takes not all of it, the agent's copy stays and the host is told where."""
+
+    def script(request: Request) -> Answer:
+        if len(request.body["messages"]) > 1:
+            shutil.rmtree(work.root)
+            return DONE
+        return WRITES
+
+    with opened_work(tmp_path, script) as work:
+        events = work.loop.stream([work.make("task", **given_of("general-purpose", "x"))])
+
+        async def collected() -> list[Event]:
+            return [event async for event in events]
+
+        told = work.thread.run(collected())
+        (finished,) = [one.result for one in told if isinstance(one, Finished)]
+        assert finished.code is Code.CONFLICT and "kept for the user" in str(finished.content)
+        (kept,) = (work.state / "kept").iterdir()
+        assert (kept / "tree/new/a.txt").read_text() == "made"
+        (warned,) = [one.message for one in told if isinstance(one, Warned)]
+        assert str(kept) in warned and not work.copies()
 
 
 def test_nothing_is_left_of_a_killed_controller(tmp_path: Path) -> None:

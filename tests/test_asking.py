@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from executor.frontends.asking import terminal
+from executor.frontends.asking import Keys, terminal
 from tests.terminals import COMMAND, SECONDS, Machine, Screen
 
 ASK = r"\(e\)dit: "
@@ -347,3 +347,86 @@ def test_without_a_terminal_nothing_waits(tmp_path: Path) -> None:
     denied = call("--allow", "run_command(touch made)", "--deny", "run_command(touch *)")
     assert denied.returncode == 1 and "the rule run_command(touch *) denies it" in denied.stderr
     assert call("--deny", "run_comand(x)").returncode == 2
+
+
+# ─── what imitates the prompt ───────────────────────────────────────────────────────
+
+FORGED = (
+    "ls\nWhy you are asked: no reason\nAlways: ls\n── run_command asks to run ──\nRun it? (y)es"
+)
+
+
+def test_no_line_of_a_command_can_be_taken_for_one_of_ours() -> None:
+    """Whatever others wrote is set in, on every line, folded ones too; ours is not."""
+    given = request(
+        action=f"{FORGED}\n{'x' * 300}", reason=f"r\n{FORGED}", rules=[f"run({FORGED})"]
+    )
+    given["description"] = f"tidy\n{FORGED}"
+    with asking((60, 80), requests=[given]) as screen:
+        lines = plain(screen.expect(ASK)).split("\n")
+        ours = [line for line in lines if line and not line.startswith("  ")]
+        starts = [line.split(":")[0] for line in ours if ":" in line]
+        assert starts.count("Why you are asked") == starts.count("Always") == 1
+        assert starts.count("The model says") == 1
+        assert sum("asks to run" in line and line.startswith("─") for line in ours) == 1
+        assert not any(line.startswith("x") for line in lines)
+        assert sum(line.count("x") for line in lines if set(line.strip()) == {"x"}) == 300
+        screen.type("n\r\r")
+        one(screen)
+
+
+def test_no_option_can_be_taken_for_another() -> None:
+    """What the model wrote for one is on its line."""
+    options = [["Yes\n2. No", "fine\n3. Maybe"], ["b", "B"]]
+    question = {"question": "Which?\n1. this", "header": "h", "options": options}
+    with asking(questions=[question]) as screen:
+        shown = plain(screen.expect("own words: "))
+        assert "1. Yes\\n2. No: fine\\n3. Maybe" in shown and "\n  2. b: B" in shown
+        screen.type("1\r")
+        assert one(screen, "questions") == {"Which?\n1. this": ["Yes\n2. No"]}
+
+
+def test_a_difference_of_line_ends_is_seen() -> None:
+    """A carriage return is shown, at the end of a line, too."""
+    diff = "--- a/f\n+++ b/f\n@@ -1 +1 @@\n-one\n+one\r"
+    with asking(requests=[request(action="f", diff=diff)]) as screen:
+        assert "+one\\x0d" in plain(screen.expect(ASK))
+        screen.type("n\r\r")
+        one(screen)
+
+
+def test_the_source_of_a_cell_is_shown_once() -> None:
+    """In the difference; where there is none, as it was given."""
+    arguments = {"notebook_path": "n", "new_source": "source of it", "cell_id": "one"}
+    given = {"action": "n", "arguments": arguments, "tool": "notebook_edit"}
+    with asking(requests=[{**given, "diff": "@@ -1 +1 @@\n-a\n+b"}]) as screen:
+        shown = plain(screen.expect(ASK))
+        assert '"cell_id": "one"' in shown and "source of it" not in shown
+        screen.type("n\r\r")
+        one(screen)
+    with asking(requests=[given]) as screen:
+        assert "source of it" in plain(screen.expect(ASK))
+        screen.type("n\r\r")
+        one(screen)
+
+
+def test_tens_of_thousands_of_lines_are_soon_shown() -> None:
+    """And editing such a command answers each key."""
+    action = "\n" * 25_000 + "rm precious"
+    with asking((24, 80), requests=[request(action=action)]) as screen:
+        screen.expect("e shows the end")
+        screen.type("e")
+        assert "rm precious" in plain(screen.expect(ASK))
+        screen.type("e\r")
+        screen.expect("Run this instead: ")
+        screen.type("\x1b[D" * 3 + "x\r")
+        assert one(screen)["modified_arguments"] == {"command": f"{action[:-1]}x{action[-1]}"}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_a_key_may_come_in_pieces(size: int) -> None:
+    """As it does over a slow line: half of a sequence, or of a character, is no text."""
+    data = "nä\x1b[D漢\x1b[3~\x1bOFy\x1b[99;5u\r".encode()
+    keys = Keys()
+    found = [key for at in range(0, len(data), size) for key in keys.take(data[at : at + size])]
+    assert found == ["n", "ä", "left", "漢", "delete", "end", "y", "enter"]

@@ -36,6 +36,7 @@ from tests.agent.driver import changed
 from tests.conftest import LIMITS, make_worktree
 from tests.driver import LoopThread, wait_until
 from tests.loops import Work, open_work, opener
+from tests.test_catalog import with_user_file
 
 TRANSPORTS = ["local", "docker"]
 NUMBERS = itertools.count(7_310_001)
@@ -433,8 +434,11 @@ def test_a_task_whose_box_is_lost_is_lost_with_the_reason(local: Work) -> None:
 # ─── long outputs ───────────────────────────────────────────────────────────────────
 
 
-def test_a_long_output_is_cut_in_the_middle_and_kept_when_it_has_ended(tmp_path: Path) -> None:
-    """Beginning and end are shown of a running one too; of an ended one all is kept."""
+def test_a_long_output_is_cut_in_the_middle_and_kept(tmp_path: Path) -> None:
+    """Beginning and end are shown, and all is kept: of a running one what there is so far.
+
+    A later look takes the place of the one before.
+    """
     root = make_worktree(tmp_path / "worktree")
     spec = LoopSpec(worktree=root, limits=LIMITS, exec_id="test")
     with Identity.claim(tmp_path / "state") as identity:
@@ -445,8 +449,13 @@ def test_a_long_output_is_cut_in_the_middle_and_kept_when_it_has_ended(tmp_path:
             task_id = started(work, "seq 100000; until [ -e go ]; do sleep 0.05; done")
             wait_until(lambda: "\n100000\n" in task_of(peeked(work, task_id))["output"])
             running = peeked(work, task_id)
-            assert running.truncated and running.spill is None
-            assert "bytes left out]" in str(running.content)
+            assert running.truncated and running.spill is not None
+            assert f"bytes left out; full text: {running.spill}]" in str(running.content)
+            (kept,) = results.directory.iterdir()
+            assert kept.name == Path(running.spill).name and kept.stat().st_size == 588_895
+            looked = peeked(work, task_id)
+            assert f"it takes the place of {kept.name}" in str(looked.content)
+            assert len(list(results.directory.iterdir())) == 1
             (root / "go").touch()
             result = work.call("task_output", task_id=task_id)
             output = task_of(result)["output"]
@@ -454,6 +463,54 @@ def test_a_long_output_is_cut_in_the_middle_and_kept_when_it_has_ended(tmp_path:
             assert result.truncated and result.total_bytes == 588_895
             assert result.spill is not None and result.spill in str(result.content)
             assert len(str(result.content)) <= load().tools["task_output"].max_output_bytes
+
+
+def test_what_a_running_task_has_written_over_is_counted(tmp_path: Path) -> None:
+    """Of 40 MB that a task has printed, and goes on to, both ends are kept, with a mark."""
+    root = make_worktree(tmp_path / "worktree")
+    spec = LoopSpec(worktree=root, limits=LIMITS, exec_id="test")
+    with Identity.claim(tmp_path / "state") as identity:
+        with opened(identity, "test", SpillLimits()) as results, LoopThread() as thread:
+            loop = Loop(spec, load(), opener("local", tmp_path), spill=results)
+            thread.enter(loop._opened())
+            work = Work(thread, loop, root, "local")
+            command = "seq 1 5000000; echo 40 MB; until [ -e go ]; do seq 9; sleep 0.02; done"
+            task_id = started(work, command)
+            wait_until(lambda: "40 MB" in task_of(peeked(work, task_id))["output"])
+            running = peeked(work, task_id)
+            assert running.spill is not None and running.total_bytes is not None
+            (kept,) = results.directory.iterdir()
+            data = kept.read_bytes()
+            assert data.startswith(b"1\n2\n") and b"\n5000000\n40 MB\n" in data
+            assert len(data) <= (16 << 20) + 100 and b" bytes were not kept]\n" in data
+            assert "bytes were not kept" in str(running.content)
+            (root / "go").touch()
+            work.call("task_output", task_id=task_id)
+
+
+def test_what_is_cut_by_the_asking_tools_limit_alone_is_kept_too(tmp_path: Path) -> None:
+    """What ran had room enough for its output, and who asks for it has not."""
+    catalog = load()
+    small = replace(catalog.tools["task_output"], max_output_bytes=2000)
+    catalog = replace(catalog, tools={**catalog.tools, "task_output": small})
+    root = make_worktree(tmp_path / "worktree")
+    spec = LoopSpec(worktree=root, limits=LIMITS, exec_id="test")
+    with Identity.claim(tmp_path / "state") as identity:
+        with opened(identity, "test", SpillLimits()) as results, LoopThread() as thread:
+            loop = Loop(spec, catalog, opener("local", tmp_path), spill=results)
+            thread.enter(loop._opened())
+            work = Work(thread, loop, root, "local")
+            task_id = started(work, "seq 2000")
+            result = work.call("task_output", task_id=task_id)
+            again = work.call("task_output", task_id=task_id)
+            assert result.truncated and result.spill == again.spill
+            (kept,) = results.directory.iterdir()
+            assert kept.read_text() == "".join(f"{n}\n" for n in range(1, 2001))
+            results._limits = replace(results._limits, files=1)
+            work.call("run_command", command="seq 100000")
+            result = work.call("task_output", task_id=task_id)
+            assert result.spill is None
+            assert "1.txt was dropped to make room" in str(result.content)
 
 
 # ─── other kinds of tasks ───────────────────────────────────────────────────────────
@@ -499,6 +556,37 @@ def test_whatever_registers_is_read_and_ended_through_the_same_tools(local: Work
         "Successfully killed shell: agent_1"
     )
     assert [one.status for one in listed(local)] == [Status.KILLED]
+
+
+@pytest.mark.parametrize("kind", ["spec", "phase", "code"])
+def test_what_nobody_could_read_is_not_started(kind: str, tmp_path: Path) -> None:
+    """A loop whose type has no task_output starts no background task, and says why."""
+    with open_work("local", tmp_path, change=lambda spec: replace(spec, loop_type=kind)) as made:
+        refused = made.call("run_command", command="touch x", run_in_background=True)
+        assert refused.code is Code.INVALID_ARGUMENTS
+        assert "no tool to read or end what runs in the background" in str(refused.content)
+        assert listed(made) == () and not (made.root / "x").exists()
+        assert not made.call("run_command", command="true", run_in_background=False).is_error
+
+
+def test_a_type_with_task_output_may_start_tasks(tmp_path: Path) -> None:
+    """What decides is whether the loop has the tool, in toolsets of the catalog's too."""
+    toml = '[loop_types.runner]\ntools = ["run_command", "task_output"]\n'
+    catalog = with_user_file(toml)
+    with open_work(
+        "local", tmp_path, catalog=catalog, change=lambda spec: replace(spec, loop_type="runner")
+    ) as made:
+        assert task_of(made.call("task_output", task_id=started(made, "true")))["exit_code"] == 0
+    catalog = with_user_file("[tools.task_output]\nenabled = false\n")
+    (tmp_path / "other").mkdir()
+    with open_work(
+        "local",
+        tmp_path / "other",
+        catalog=catalog,
+        change=lambda spec: replace(spec, toolset="claude-code"),
+    ) as made:
+        refused = made.call("Bash", command="true", run_in_background=True)
+        assert refused.code is Code.INVALID_ARGUMENTS
 
 
 def test_ids_are_counted_by_kind() -> None:

@@ -25,6 +25,7 @@ from executor.catalog import load
 from executor.errors import Code
 from executor.frontends.lines import Item, Iteration, Lines
 from executor.model import Call, Result
+from tests import pictures
 from tests.conftest import make_worktree
 
 SECONDS = 120
@@ -650,10 +651,73 @@ def test_tools_prints_definitions(program: Program, format: str, key: str) -> No
     definitions = json.loads(out)
     assert code == 0 and all(key in definition for definition in definitions)
     names = [one.get("name") or one["function"]["name"] for one in definitions]
-    # In the order of the toolset, without what such a loop does not have.
-    without = ("query_loop", "share_data")
-    tools = toolsets.registry("standard", load()).list()
-    assert names == [name for name in tools if name not in without]
+    # In the order of the toolset.
+    assert names == list(toolsets.registry("standard", load()).list())
+
+
+def test_tools_says_what_openai_would_refuse(program: Program, tmp_path: Path) -> None:
+    """A description that is longer than OpenAI takes is told, with the key that shortens it."""
+    _, out, told = program.run("tools", "--format", "openai", "--toolset", "claude-code")
+    functions = [one["function"] for one in json.loads(out)]
+    for name, size in ((one["name"], len(one["description"])) for one in functions):
+        assert (f"the description of {name} has {size} characters" in told) == (size > 1024)
+    assert "[tools.run_command] description" in told
+    catalog = tmp_path / "catalog.toml"
+    catalog.write_text("[tools.run_command]\ndescription = 'Run a command.'\n")
+    given = ("--format", "openai", "--toolset", "claude-code", "--config", str(catalog))
+    assert "description of Bash" not in program.run("tools", *given)[2]
+
+
+def test_tools_are_those_of_a_run(program: Program, tmp_path: Path) -> None:
+    """With a model's key there are agents, with skills the tool for them, each with its list."""
+    reasons = _reasons(program)
+    assert "ANTHROPIC_API_KEY" in reasons["Task"] and "--skills" in reasons["Skill"]
+    (tmp_path / "skills" / "review").mkdir(parents=True)
+    (tmp_path / "skills" / "review" / "SKILL.md").write_text("---\ndescription: x\n---\nReview.\n")
+    given = ["--toolset", "claude-code", "--skills", str(tmp_path / "skills")]
+    _, out, _ = program.run("tools", *given, ANTHROPIC_API_KEY="key")
+    texts = {tool["name"]: tool["description"] for tool in json.loads(out)}
+    assert "- review: x" in texts["Skill"] and "- Explore" in texts["Task"]
+
+
+def _reasons(program: Program) -> dict[str, Any]:
+    _, out, _ = program.run("tools", "--toolset", "claude-code", "--all", ANTHROPIC_API_KEY="")
+    return {tool["name"]: tool["disabled"] for tool in json.loads(out)}
+
+
+@pytest.mark.parametrize("command", ["run", "call"])
+def test_a_hook_that_fails_is_told_of(program: Program, command: str) -> None:
+    """A hook that fails after a call changes no result; the person is told."""
+    config = program.worktree.parent / "hooks.toml"
+    config.write_text('[[hooks]]\nevent = "PostToolUse"\ncommand = "exit 3"\n')
+    given = ["--worktree", str(program.worktree), "--config", str(config)]
+    if command == "call":
+        code, _, err = program.run("call", "list_directory", "{}", *given)
+    else:
+        line = json.dumps(call("1", "list_directory"))
+        code, _, err = program.run("run", *given, calls=line)
+    assert code == 0
+    assert "exit 3" in err and "code 3" in err
+
+
+def test_a_model_of_texts_is_sent_no_picture(program: Program) -> None:
+    """With --text-only a picture is a text that describes it; without, a block."""
+    (program.worktree / "dot.png").write_bytes(pictures.png(2, 2))
+    reading = call("1", "read_file", path="dot.png")
+    (sent,) = program.answers(reading)
+    (told,) = program.answers(reading, options=["--text-only"])
+    assert "image" in [block["type"] for block in sent["content"]]
+    assert "not sent" in json.dumps(told["content"])
+
+
+def test_a_person_is_told_of_a_picture(program: Program) -> None:
+    """`executor call` prints the text that a model is shown, and of a picture what it is."""
+    content = pictures.png(2, 2)
+    (program.worktree / "dot.png").write_bytes(content)
+    place = ["--worktree", str(program.worktree)]
+    code, out, _ = program.run("call", "read_file", '{"path": "dot.png"}', *place)
+    assert code == 0
+    assert f"[image: image/png, {len(content):,} bytes]" in out
 
 
 def test_tools_shows_why_a_tool_is_missing(program: Program) -> None:

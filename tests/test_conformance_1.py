@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
@@ -20,7 +21,7 @@ from executor.model import Call, LoopSpec, Result
 from executor.settings import Settings
 from executor.tool import Order, Registry
 from tests.conftest import LIMITS, make_worktree
-from tests.loops import opener
+from tests.loops import Work, open_work, opener
 from tests.test_conformance import (
     CATALOG,
     FILES,
@@ -164,6 +165,12 @@ TASKDAEMON: tuple[Row, ...] = (
     Says("1-read-file-beyond-the-end", [read(offset=3)], code=Code.INVALID_ARGUMENTS),
     Elsewhere("1-read-file-not-utf-8", "test_tools", "test_bytes_that_are_no_utf8_are_marked"),
     Elsewhere("1-read-file-empty", "test_tools", "test_an_empty_file_is_said_to_be_empty"),
+    Says(
+        "1-read-file-line-ends",
+        [run("printf 'a\\r\\nb' > r"), read("r")],
+        text="     1│a\n     2│b",
+    ),
+    Says("1-read-file-directory", [read("src")], code=Code.NOT_A_FILE),
     order_is("read_file", Order.SAFE),
     # write_file.
     Says(
@@ -184,6 +191,12 @@ TASKDAEMON: tuple[Row, ...] = (
         "1-write-file-content-required",
         [("write_file", {"path": "x"})],
         code=Code.INVALID_ARGUMENTS,
+    ),
+    Says(
+        "1-write-file-absolute-path",
+        [write("/workspace/n.txt", "x")],
+        text="Wrote 1 bytes to n.txt",
+        after={"n.txt": "x"},
     ),
     order_is("write_file", Order.UNSAFE),
     # edit_file.
@@ -231,6 +244,15 @@ TASKDAEMON: tuple[Row, ...] = (
     Says("1-edit-file-missing", [edit("a", "b", "none")], code=Code.FILE_NOT_FOUND),
     Says("1-edit-file-escape", [edit("a", "b", "../x")], code=Code.INVALID_PATH),
     Elsewhere("1-edit-file-new-string-is-literal", "test_casebook", "test_a8_new_text_is_literal"),
+    Says("1-edit-file-own-write", [write("n", "x"), edit("x", "y", "n")], after={"n": "y"}),
+    Says("1-edit-file-same-text", [read(), edit("alpha", "alpha")], code=Code.INVALID_ARGUMENTS),
+    Says("1-edit-file-empty-old-string", [read(), edit("", "x")], code=Code.INVALID_ARGUMENTS),
+    Says(
+        "1-edit-file-changed-meanwhile",
+        [read(), run("echo more >> a.txt"), edit("alpha", "A")],
+        code=Code.CONFLICT,
+        text="a.txt changed since it was read.*Read it again.*",
+    ),
     order_is("edit_file", Order.UNSAFE),
     # list_directory.
     Says(
@@ -253,6 +275,12 @@ TASKDAEMON: tuple[Row, ...] = (
     ),
     Elsewhere(
         "1-list-directory-empty", "test_tools", "test_an_empty_directory_is_said_to_be_empty"
+    ),
+    Says(
+        "1-list-directory-of-a-file",
+        [("list_directory", {"path": "a.txt"})],
+        code=Code.INVALID_PATH,
+        text="a.txt is a regular file, not a directory.*",
     ),
     order_is("list_directory", Order.SAFE),
     # glob.
@@ -301,6 +329,13 @@ TASKDAEMON: tuple[Row, ...] = (
         facts={"matches": 100},
     ),
     Says("1-grep-escape", [grep("x", path="..")], code=Code.INVALID_PATH),
+    Says(
+        "1-grep-hidden-files",
+        [write(".h", "foo\n"), grep("foo", file_pattern=".h")],
+        text=".h:1:foo",
+    ),
+    Says("1-grep-pattern-with-a-dash", [write("o", "a -x\n"), grep("-x")], text="o:1:a -x"),
+    Says("1-grep-missing", [grep("x", path="none")], code=Code.FILE_NOT_FOUND),
     order_is("grep", Order.SAFE),
     # run_command.
     Says("1-run-command", [run("cat a.txt")], text="alpha\nbeta\n", facts={"exit_code": 0}),
@@ -337,6 +372,13 @@ TASKDAEMON: tuple[Row, ...] = (
     Elsewhere("1-run-command-directory", "test_tools", "test_the_directory_lasts_and_is_told"),
     Elsewhere(
         "1-run-command-shell", "test_casebook", "test_f53_the_shell_is_the_only_judge_of_syntax"
+    ),
+    Says("1-run-command-says-nothing", [run("true")], text="", facts={"exit_code": 0}),
+    Elsewhere(
+        "1-run-command-timeout-ends-all", "test_casebook", "test_f47_a_timeout_ends_every_process"
+    ),
+    Elsewhere(
+        "1-run-command-input-is-empty", "test_casebook", "test_f50_f51_nobody_is_at_the_terminal"
     ),
     order_is("run_command", Order.UNSAFE),
     # Coordination. Two loops that speak are below.
@@ -405,6 +447,19 @@ TASKDAEMON: tuple[Row, ...] = (
     ),
     Elsewhere(
         "1-executor-failure-is-a-result", "test_turns", "test_a_failing_tool_costs_its_own_call"
+    ),
+    Elsewhere(
+        "1-executor-missing-arguments", "test_conformance_1", "test_every_missing_argument_is_named"
+    ),
+    Elsewhere(
+        "1-executor-arguments-of-another-type",
+        "test_conformance_1",
+        "test_no_argument_takes_another_type",
+    ),
+    Elsewhere(
+        "1-executor-unknown-arguments",
+        "test_contract",
+        "test_arguments_that_do_not_exist_are_refused",
     ),
     # Loop types.
     Is(
@@ -558,3 +613,51 @@ def test_results_have_the_ids_of_their_calls(tmp_path: Path) -> None:
             ]
 
     asyncio.run(work())
+
+
+# ─── timeouts ───────────────────────────────────────────────────────────────────────
+
+SECONDS: Mapping[tuple[str, str], float] = {
+    ("standard", "run_command"): 120,
+    ("standard", "run_command_isolated"): 120,
+    ("standard", "build"): 600,
+    ("standard", "test"): 600,
+    ("standard", "validate"): 600,
+    ("standard", "run_code"): 60,
+    ("claude-code", "Bash"): 120,
+    ("loom", "bash"): 60,
+}
+"""What the specifications give a command that asks for no time of its own; for run_code S2,
+for build, test and validate S4, for Bash S5, for bash the decision where S3 is silent."""
+
+
+@pytest.mark.parametrize("toolset", ["standard", "claude-code", "loom"])
+def test_a_command_without_a_timeout_has_the_default(tmp_path: Path, toolset: str) -> None:
+    """The box is told the seconds of the specification, and those of the loop where it says so."""
+    for limit in (None, 7.0):
+        limits = replace(LIMITS, call_timeout=limit)
+        directory = tmp_path / str(limit)
+        directory.mkdir()
+        change = functools.partial(replace, toolset=toolset)
+        with open_work("local", directory, limits, change) as work:
+            told = dict(_timeouts(work, toolset))
+        expected = {name: seconds for (known, name), seconds in SECONDS.items() if known == toolset}
+        assert told == (expected if limit is None else dict.fromkeys(expected, limit))
+
+
+def _timeouts(work: Work, toolset: str) -> Iterator[tuple[str, float]]:
+    """The seconds that the box is told for each tool."""
+    box: Any = work.loop._surroundings.box
+    inner, seen = box.request, list[float]()
+
+    async def noting(op: str, arguments: Any, *rest: Any, **more: Any) -> Any:
+        if op == "run":
+            seen.append(arguments["timeout"])
+        return await inner(op, arguments, *rest, **more)
+
+    box.request = noting
+    for known, name in SECONDS:
+        if known == toolset:
+            given = {"language": "bash", "code": ":"} if name == "run_code" else {"command": ":"}
+            assert not work.call(name, **given).is_error
+            yield name, seen.pop()

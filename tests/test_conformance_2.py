@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from executor.approvals import CallableApprover
 from executor.errors import Code
 from executor.model import ApprovalAnswer, ApprovalRequest, Result
 from executor.permissions import Mode, Verdict, decide
@@ -99,6 +100,11 @@ WORKSPACE: tuple[Row, ...] = (
         [write("d/.h", ""), ("list_directory", {"path": "d"})],
         text=r"empty directory\n\[1 hidden not shown; .*",
         facts={"entries": [], "hidden": 1},
+    ),
+    Elsewhere(
+        "2-list-directory-recursive-bounds",
+        "agent/test_files",
+        "test_depth_and_links_bound_a_listing",
     ),
     Elsewhere(
         "2-list-directory-entries", "test_conformance_2", "test_entries_have_the_four_fields"
@@ -232,6 +238,18 @@ WORKSPACE: tuple[Row, ...] = (
         text=re.escape("['a b', '-c']\n"),
     ),
     Says("2-run-code-env", [code("bash", "echo $A", env={"A": "x y"})], text="x y\n"),
+    Says(
+        "2-run-code-env-path",
+        [code("python", "import os; print(os.environ['PATH'])", env={"PATH": "/nothing"})],
+        text="/nothing\n",
+    ),
+    Says(
+        "2-run-code-env-names",
+        [code("bash", "", env={"A B": "1", "EXECUTOR_CALL": "1"}, args=["", "\0"])],
+        code=Code.INVALID_ARGUMENTS,
+        text="Invalid arguments for run_code: env: 'A B' is not a variable name; "
+        "env: EXECUTOR_CALL is reserved for the executor; args.1: it holds a NUL character.",
+    ),
     Says("2-run-code-env-is-text", [code("bash", "", env={"A": 1})], code=Code.INVALID_ARGUMENTS),
     Says(
         "2-run-code-result",
@@ -492,3 +510,46 @@ def test_an_approvers_arguments_run_instead_of_the_models(tmp_path: Path) -> Non
         (request,) = seen
         assert (request.tool, dict(request.arguments)) == ("delete_file", {"path": "a"})
         assert request.step_id == result.id and request.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        (
+            "share_data",
+            {"target_exec_ids": [], "data_type": "t", "data": 1},
+            "target_exec_ids must have 1 or more entries, not 0",
+        ),
+        (
+            "create_spec",
+            {"name": "", "title": "t", "overview": "o", "phases": []},
+            "name must have 1 or more characters, not 0; phases must have 3 or more entries, not 0",
+        ),
+        ("run_code", {"language": "bash", "code": "", "timeout": 0}, "must be more than 0, not 0"),
+        ("todo_write", {"todos": ["x"]}, "todos.0 must be an object, not the text 'x'"),
+    ],
+)
+def test_every_fault_is_told_in_the_same_words(
+    name: str, given: Mapping[str, Any], expected: str
+) -> None:
+    """What a refusal says can be read as a sentence that begins with the argument."""
+    assert expected in refused("standard", name, given)
+
+
+def test_a_description_is_told_to_whoever_decides(tmp_path: Path) -> None:
+    """What the model says that its command does stands beside the command itself."""
+    seen: list[ApprovalRequest] = []
+
+    def decides(request: ApprovalRequest) -> bool:
+        seen.append(request)
+        return False
+
+    with open_work(
+        "local",
+        tmp_path,
+        change=lambda spec: replace(spec, mode="default"),
+        approver=CallableApprover(decides),
+    ) as work:
+        work.call("run_command", command="make all", description="Build everything")
+    (request,) = seen
+    assert (request.action, request.description) == ("make all", "Build everything")

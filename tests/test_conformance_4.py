@@ -226,6 +226,14 @@ CATALOG_ROWS: tuple[Row, ...] = (
         "test_tools_schema",
         "test_a_catalog_description_replaces_the_text",
     ),
+    Is(
+        "4-catalog-limit-where-none-is-written",
+        lambda: all(
+            CATALOG.tools[name].max_output_bytes == 30_000
+            for name in WRITTEN.keys() - LATER
+            if "max_output_bytes" not in WRITTEN[name]
+        ),
+    ),
     Is("4-catalog-read-file", catalogued("read_file")),
     Is("4-catalog-write-file", catalogued("write_file")),
     Is("4-catalog-edit-file", catalogued("edit_file")),

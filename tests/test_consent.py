@@ -422,6 +422,31 @@ def test_approver_confirms_fewer_rules(opened: Open) -> None:
     assert allowed(work) == ["run_command(purr)"]
 
 
+@pytest.mark.parametrize("named", [None, "run_command(feed cat *)", {}, [], 7, ["run_command"]])
+def test_rules_that_are_no_list_of_them_are_not_confirmed(opened: Open, named: Any) -> None:
+    """Nothing is granted that was not named, and nothing that was not proposed."""
+    work = opened(Person(yes(modified_arguments={"rules": named})), toml=PROMPTS)
+    work.plan()
+    result = work.call("exit_plan_mode", **_prompts("feed the cat"))
+    assert not result.is_error and allowed(work) == []
+    assert work.mode == "default"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [ApprovalAnswer(approved="no"), True, None],  # type: ignore[arg-type]
+)
+def test_what_only_looks_like_a_yes_leaves_no_plan_mode(opened: Open, answer: Any) -> None:
+    """Whatever Python would make of it."""
+
+    async def decide(request: ApprovalRequest) -> Any:
+        return answer
+
+    work = opened(Person(decide))
+    work.plan()
+    assert work.call("exit_plan_mode").code is Code.REJECTED and work.mode == "plan"
+
+
 def test_rejected_plan_grants_nothing(opened: Open) -> None:
     """Without a yes no rule is granted."""
     work = opened(Person(no()), toml=PROMPTS)
@@ -488,6 +513,8 @@ def test_leader_decides_later(
     assert (work.mode, allowed(work), person.asked) == ("plan", [], [])
     again = work.call("exit_plan_mode")
     assert again.code is Code.CONFLICT and result.structured["requestId"] in str(again.content)
+    changed = work.call("write_file", path=PLAN, content="2. Do something else.")
+    assert changed.code is Code.PERMISSION_DENIED and "was submitted" in str(changed.content)
 
     async def decide() -> list[Event]:
         events = work.loop.events()
@@ -574,6 +601,28 @@ def test_no_answer(opened: Open, say: Any, code: Code) -> None:
     """Silence ends in time; a refusal and a fault are refusals."""
     result = opened(Person(say=say), toml=SHORT).call("ask_user_question", questions=[RED])
     assert result.code is code
+
+
+async def _cancels_itself(_: Any) -> Any:
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize(
+    "say",
+    [
+        _cancels_itself,
+        lambda questions: None,
+        lambda questions: ["Red"],
+        lambda questions: {RED["question"]: 3},
+        lambda questions: {RED["question"]: [3]},
+        lambda questions: {RED["question"]: None},
+        lambda questions: {RED["question"]: b"Red"},
+    ],
+)
+def test_what_is_no_answer(opened: Open, say: Any) -> None:
+    """Something else than texts is nobody's choice, and a fault of whoever answers."""
+    result = opened(Person(say=say)).call("ask_user_question", questions=[RED])
+    assert result.code is Code.REJECTED and "has failed" in str(result.content)
 
 
 @pytest.mark.parametrize(

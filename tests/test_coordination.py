@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import subprocess
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -338,6 +339,111 @@ def test_nothing_is_left_on_the_server(redis_url: str) -> None:
             assert [key async for key in one.redis.scan_iter(match="left:*")] == []
 
     run(work())
+
+
+def test_bytes_that_nobody_reads_are_bounded(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few large messages fill an inbox as many small ones do; reading makes room again."""
+    monkeypatch.setattr(coordination, "MAX_WAITING", 200_000)
+    monkeypatch.setattr("executor.redis_coordination.MAX_WAITING", 200_000)
+
+    async def work() -> None:
+        async with opened() as one:
+            async with one.join("t", "a") as a, one.join("t", "b") as b:
+                for _ in range(2):
+                    await a.share(["b"], "k", "x" * 120_000)
+                assert (await refused(a.share(["b"], "k", 1))).code is Code.LIMIT
+                assert (await refused(a.query("b", "?", SOON))).code is Code.LIMIT
+                await received(b)
+                await a.share(["b"], "k", 1)
+
+    run(work())
+
+
+def test_kinds_of_data_have_a_size(opened: Open) -> None:
+    """What names the data counts as the data does."""
+
+    async def work() -> None:
+        async with opened() as one:
+            async with one.join("t", "a") as a, one.join("t", "b"):
+                error = await refused(a.share(["b"], "k" * MAX_MESSAGE, 1))
+                assert error.code is Code.LIMIT
+                error = await refused(a.share(["x" * MAX_MESSAGE], "k", 1))
+                assert error.code is Code.NOT_FOUND and len(str(error)) < 1000
+
+    run(work())
+
+
+@contextmanager
+def own_server(socket: Path) -> Iterator[None]:
+    """A Redis server that a test can end."""
+    if REDIS is None:
+        pytest.skip("redis-server is not installed; .ci/run installs it where it can be had")
+    options = [
+        "--port",
+        "0",
+        "--unixsocket",
+        str(socket),
+        "--save",
+        "",
+        "--dir",
+        str(socket.parent),
+    ]
+    with subprocess.Popen([REDIS, *options], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        for line in server.stdout:
+            if "ready to accept connections" in line.lower():
+                break
+        try:
+            yield
+        finally:
+            server.kill()
+            server.communicate(timeout=SOON)
+
+
+def test_a_server_that_dies_and_comes_back(tmp_path: Path) -> None:
+    """Meanwhile each call is refused with the reason; afterwards loops and subscribers go on."""
+    from executor.redis_coordination import RedisCoordinator
+
+    socket = tmp_path / "socket"
+
+    async def work() -> None:
+        with contextlib.ExitStack() as first:
+            first.enter_context(own_server(socket))
+            one = await stack.enter_async_context(RedisCoordinator(f"unix://{socket}"))
+            a = await stack.enter_async_context(one.join("t", "a"))
+            b = await stack.enter_async_context(one.join("t", "b"))
+            heard = asyncio.create_task(_first(one))
+            while not await one.redis.pubsub_channels():
+                await asyncio.sleep(0)
+        for refusal in (a.query("b", "?", SOON), a.share(["b"], "k", 1), one.alert("t", "k", 1)):
+            assert (await refused(refusal)).code is Code.NETWORK_ERROR
+        with pytest.raises(ConfigError, match="can't be reached"):
+            async with one.join("t", "c"):
+                pass
+        with own_server(socket):
+            while not await one.redis.pubsub_channels():
+                pass
+            await one.alert("t", "back", 1)
+            assert await heard == Notification("back", 1)
+            while not await one.redis.exists(one.key("t", "loop", "b")):
+                pass
+            await a.share(["b"], "k", 1)
+            while not isinstance(message := await received(b), Share):
+                pass
+            assert message == Share("a", "k", 1)
+
+    async def whole() -> None:
+        async with stack:
+            await work()
+
+    stack = contextlib.AsyncExitStack()
+    run(whole())
+
+
+async def _first(coordinator: Coordinator) -> Notification:
+    async for notification in coordinator.subscribe("t"):
+        return notification
+    raise AssertionError("the subscription ended")
 
 
 def test_a_server_that_is_not_there(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from executor.errors import ConfigError, ModelRefused, ModelUnavailable
-from executor.messages import Events, MessagesApi, Reply, Usage
+from executor.errors import ConfigError, ModelError, ModelRefused, ModelUnavailable
+from executor.messages import Events, Message, MessagesApi, Reply, Usage
 from tests.driver import LoopThread
 from tests.messages_server import (
     KEY,
@@ -144,6 +146,17 @@ PASSING: dict[str, Answer] = {
     "delta of no block": Stream(
         event({"type": "content_block_delta", "index": 3, "delta": {"type": "text_delta"}})
     ),
+    "blocks that can't be ordered": Stream(
+        event(
+            {"type": "content_block_start", "index": "a", "content_block": {"type": "x"}},
+        )
+        + event({"type": "content_block_start", "index": 1, "content_block": {"type": "x"}})
+        + event({"type": "message_stop"})
+    ),
+    "block without an end": Stream(
+        event({"type": "content_block_start", "index": 0, "content_block": call("x", "ls")})
+        + event({"type": "message_stop"})
+    ),
     "call without a name": Stream(
         event(
             {
@@ -152,6 +165,7 @@ PASSING: dict[str, Answer] = {
                 "content_block": {"type": "tool_use", "id": "x", "input": {}},
             }
         )
+        + event({"type": "content_block_stop", "index": 0})
         + event({"type": "message_stop"})
     ),
 }
@@ -194,6 +208,52 @@ def test_silence_is_bounded(loop_thread: LoopThread) -> None:
     with pytest.raises(ModelUnavailable, match=r"nothing came for 0\.2 s"):
         client.ask()
     assert len(client.server.requests) == 2
+
+
+def test_drops_do_not_keep_a_request_alive(loop_thread: LoopThread) -> None:
+    """A far end that says a little again and again, and never all, is left in time."""
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+        writer.write(head)
+        while not reader.at_eof() and not writer.is_closing():
+            writer.write(b": wait\n\n")
+            await writer.drain()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await reader.read()
+
+    async def asked() -> None:
+        server = await asyncio.start_server(drip, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        api = MessagesApi(KEY, f"http://127.0.0.1:{port}", "m", silence=5.0, patience=1.0)
+        async with server:
+            await api.create(QUESTION, system="", tools=[], model=None, max_tokens=5)
+
+    with pytest.raises(ModelUnavailable, match="no whole reply within 1 s"):
+        loop_thread.run(asked())
+
+
+def test_key_is_not_sent_where_tls_fails(loop_thread: LoopThread) -> None:
+    """A far end that does not speak TLS where the address says so gets no key."""
+    received = bytearray()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received.extend(await reader.read(65536))
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+        received.extend(await reader.read())
+        writer.close()
+
+    async def asked() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        api = MessagesApi(KEY, f"https://127.0.0.1:{port}", "m", tries=2, first_wait=0.001)
+        async with server:
+            await api.create(QUESTION, system="", tools=[], model=None, max_tokens=5)
+
+    with pytest.raises(ModelUnavailable, match="ConnectError"):
+        loop_thread.run(asked())
+    assert received and KEY.encode() not in received
 
 
 def test_nobody_listens(loop_thread: LoopThread) -> None:
@@ -275,7 +335,56 @@ def test_cut_input_is_empty(loop_thread: LoopThread) -> None:
     assert (reply.stop_reason, reply.calls) == ("max_tokens", (block,))
 
 
+def _called(part: str, reason: str = "tool_use") -> Stream:
+    """A message with one call, of whose input this is said."""
+    block = {"type": "tool_use", "id": "x", "name": "test", "input": {}}
+    delta = {"type": "input_json_delta", "partial_json": part}
+    told: list[dict[str, Any]] = [
+        {"type": "message_start", "message": {"usage": {}}},
+        {"type": "content_block_start", "index": 0, "content_block": block},
+        {"type": "content_block_delta", "index": 0, "delta": delta},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": reason}},
+        {"type": "message_stop"},
+    ]
+    return Stream(b"".join(event(one) for one in told))
+
+
+@pytest.mark.parametrize("part", ["{", "[1]", '"x"', "null", '{"a": NaN}', '{"a":' + "[" * 10**5])
+def test_input_that_is_no_object_is_said(loop_thread: LoopThread, part: str) -> None:
+    """A call whose input can't be read is not taken for one without arguments."""
+    reply = Client(loop_thread, _called(part)).ask()
+    assert [block["input"] for block in reply.calls] == [{}] and reply.unread == {"x"}
+    assert not Client(loop_thread, _called("{}")).ask().unread
+
+
+def test_what_can_not_be_sent(loop_thread: LoopThread) -> None:
+    """A conversation that is no JSON is refused before anything is sent."""
+    client = Client(loop_thread, BOTH)
+    deep: list[Any] = []
+    for _ in range(2000):
+        deep = [deep]
+    for bad in (deep, float("nan")):
+        with pytest.raises(ModelRefused, match="can't be sent"):
+            client.ask(tools=[{**TOOL, "input_schema": bad}])
+    assert not client.server.requests
+
+
 # ─── the key ────────────────────────────────────────────────────────────────────────
+
+
+_DELTA = {"type": "content_block_delta", "index": KEY, "delta": {"type": "text_delta", "text": ""}}
+
+
+@pytest.mark.parametrize(
+    "told", [_DELTA, {"type": "error", "error": {"type": f"\x1b{KEY}", "message": KEY}}]
+)
+def test_key_is_not_repeated(loop_thread: LoopThread, told: dict[str, Any]) -> None:
+    """Whatever a stream puts it into, the error shows neither the key nor what acts on screens."""
+    with pytest.raises(ModelError) as caught:
+        Client(loop_thread, Stream(event(told)), tries=1).ask()
+    assert KEY not in str(caught.value) and "\x1b" not in str(caught.value)
+    assert len(str(caught.value)) < 1000
 
 
 def test_key_is_shown_nowhere(loop_thread: LoopThread, caplog: pytest.LogCaptureFixture) -> None:
@@ -333,6 +442,22 @@ def test_pieces_may_end_anywhere(said: list[str], end: str, sizes: list[int]) ->
         found += reader.take(data[at : at + size])
         at, number = at + size, number + 1
     assert found == said
+
+
+def test_small_pieces_take_little_time() -> None:
+    """The work grows with the bytes, not with the bytes times the pieces that they come in."""
+    delta = event({"type": "x", "text": "x" * (8 << 20)})
+    started = time.process_time()
+    reader = Events()
+    assert sum(len(list(reader.take(delta[at : at + 64]))) for at in range(0, len(delta), 64)) == 1
+    message = Message()
+    message.take({"type": "content_block_start", "index": 0, "content_block": text("")})
+    part = {"type": "text_delta", "text": "x" * 100}
+    for _ in range(100_000):
+        message.take({"type": "content_block_delta", "index": 0, "delta": part})
+    message.take({"type": "content_block_stop", "index": 0})
+    assert len(message.reply().text) == 10_000_000
+    assert time.process_time() - started < 10
 
 
 def test_lines_of_an_event_are_joined() -> None:

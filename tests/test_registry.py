@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import json
+import re
 import runpy
 import sys
+from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import date
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 import executor
 from executor import (
@@ -35,6 +41,7 @@ from executor.model import Access
 from executor.tool import Action, Order, Tool
 from executor.toolsets import registry
 from tests.loops import Work, open_work
+from tests.pictures import PNG
 from tests.test_catalog import TEXT, faults_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -202,6 +209,129 @@ def test_what_is_no_tool_fails_as_it_is_made(function: Any, said: str) -> None:
         custom_tool(function)
 
 
+class Nested(BaseModel):
+    """A part of arguments."""
+
+    number: int
+
+
+class Colour(Enum):
+    """One of two."""
+
+    RED = "red"
+    BLUE = "blue"
+
+
+class Rich(BaseModel):
+    """Arguments that are more than texts and numbers."""
+
+    colour: Colour = Colour.RED
+    pair: tuple[int, str] = (1, "a")
+    day: date = date(2000, 1, 1)
+    numbers: frozenset[int] = frozenset()
+    either: int | str = Field(1, description="One or the other")
+    nested: Nested | None = Field(None, description="A part")
+    named: dict[str, Nested] = Field(default={}, description="Parts by name")
+    share: float = 0.5
+
+
+class Endless(BaseModel):
+    """Arguments that refer to themselves."""
+
+    parts: list[Endless] = []
+
+
+class NoObject(RootModel[list[int]]):
+    """Arguments that are no object."""
+
+
+@custom_tool
+async def rich_tool(context: Context, given: Rich) -> Rich:
+    """Give back what it is given."""
+    return given
+
+
+def test_a_schema_says_all_and_refers_to_nothing() -> None:
+    """Parts stand where they are used, and a choice of types stays one."""
+    part = {
+        "type": "object",
+        "properties": {"number": {"type": "integer"}},
+        "required": ["number"],
+    }
+    shown = rich_tool.schema["properties"]
+    assert "$" not in str(rich_tool.schema)
+    assert shown["nested"] == {**part, "description": "A part"}
+    assert shown["named"]["additionalProperties"] == part
+    assert shown["either"] == {
+        "description": "One or the other",
+        "anyOf": [{"type": "integer"}, {"type": "string"}],
+    }
+    assert shown["colour"] == {"type": "string", "enum": ["red", "blue"]}
+    assert shown["pair"]["prefixItems"] == [{"type": "integer"}, {"type": "string"}]
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        ({"colour": "blue"}, {"colour": Colour.BLUE}),
+        ({"pair": [2, "b"]}, {"pair": (2, "b")}),
+        ({"day": "2026-01-02"}, {"day": date(2026, 1, 2)}),
+        ({"numbers": [1, 2.0]}, {"numbers": frozenset({1, 2})}),
+        ({"nested": {"number": 5.0}}, {"nested": Nested(number=5)}),
+        ({"share": 1}, {"share": 1.0}),
+        ({"nested": None}, {"nested": None}),
+    ],
+)
+def test_arguments_of_any_type_can_be_given(given: dict[str, Any], taken: dict[str, Any]) -> None:
+    """JSON has no dates, tuples or members of enums: they are given as what JSON has."""
+    assert rich_tool.parse(given).model_dump() == Rich(**taken).model_dump()
+
+
+@pytest.mark.parametrize(
+    "given", [{"colour": "green"}, {"pair": "2b"}, {"share": "1"}, {"either": 1.5}, {"x": 1}]
+)
+def test_they_are_still_checked(given: dict[str, Any]) -> None:
+    """What the schema does not say is refused."""
+    with pytest.raises(executor.ToolError) as caught:
+        rich_tool.parse(given)
+    assert caught.value.code is Code.INVALID_ARGUMENTS
+
+
+def test_names_that_are_no_utf8_can_be_given() -> None:
+    """They hold lone surrogates for their bytes, and are handed over with them."""
+    parsed = count_words.parse({"path": "\udcff", "longest": 5.0})
+    assert parsed.model_dump() == {"path": "\udcff", "longest": 5}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"access": "all"}, "access is 'all'; known: read, write, exec, network, session"),
+        ({"keep": "middle"}, "keep is 'middle'; known: "),
+        ({"order": "SAFE"}, "order is 'SAFE'"),
+        ({"timeout_ms": 0}, "timeout_ms is 0"),
+        ({"max_output": "1"}, "max_output is '1'"),
+        ({"description": 5}, "has no description"),
+        ({"arguments": dict}, "has no pydantic model"),
+        ({"arguments": Endless}, "refers to itself"),
+        ({"arguments": NoObject}, "are no object"),
+    ],
+)
+def test_options_that_make_no_sense_fail_as_it_is_made(options: Any, said: str) -> None:
+    """Every one is a fault of the configuration, with the tool's name."""
+    with pytest.raises(ConfigError, match="tool rich_tool: .*" + re.escape(said)):
+        custom_tool(rich_tool.run, **{"arguments": Rich, "description": "x", **options})
+
+
+@pytest.mark.parametrize("given", [5, object(), functools.partial(rich_tool.run)])
+def test_what_is_no_function_fails_as_it_is_made(given: Any) -> None:
+    """It is neither decorated nor registered."""
+    with pytest.raises(ConfigError, match="is no function"):
+        custom_tool(given)
+    with pytest.raises(ConfigError, match="is no tool"):
+        Registry().register(given)
+
+
 # ─── the registry ───────────────────────────────────────────────────────────────────
 
 
@@ -297,6 +427,65 @@ def test_its_fault_is_a_result(work: Work) -> None:
     assert result.code is Code.INTERNAL
     assert "secret" not in str(result.content)
     assert not work.call("count_words", path="a.txt").is_error
+
+
+PICTURE = {"type": "base64", "media_type": "image/png", "data": b64encode(PNG).decode()}
+IMAGE: dict[str, Any] = {"type": "image", "source": PICTURE}
+RETURNED: dict[str, tuple[Any, Any]] = {
+    "a model": (Nested(number=1), '{"number": 1}'),
+    "nothing": (None, "null"),
+    "half a character": ("a\ud800b", "a?b"),
+    "half of one within": ({"a": "\ud800"}, '{"a": "?"}'),
+    "a picture": (Outcome([IMAGE]), [IMAGE]),
+    "bytes": (b"x", None),
+    "no number": ({"a": float("nan")}, None),
+    "what is no JSON": (Outcome("x", {"a": object()}), None),
+    "no content": (Outcome(5), None),  # type: ignore[arg-type]
+    "no block": (Outcome([{"type": "?"}]), None),
+    "text that is none": (Outcome([{"type": "text", "text": 5}]), None),
+    "no picture": (Outcome([{**IMAGE, "source": {**PICTURE, "data": "AAAA"}}]), None),
+    "a picture of another kind": (
+        Outcome([{**IMAGE, "source": {**PICTURE, "media_type": "image/gif"}}]),
+        None,
+    ),
+}
+"""What a function returns, and the content of the result; None = it has failed."""
+
+
+@custom_tool
+async def returning(context: Context, given: CountWords) -> Any:
+    """Give what it is asked for."""
+    return RETURNED[given.path][0]
+
+
+@custom_tool
+async def cancelling(context: Context, given: CountWords) -> str:
+    """Cancel itself."""
+    raise asyncio.CancelledError
+
+
+def test_what_it_returns_is_what_models_take(tmp_path: Path) -> None:
+    """JSON, text and whole pictures; anything else is a fault of the tool, and the loop goes on."""
+    with own_tools(tmp_path, tools=[returning, cancelling]) as work:
+        for name, (_, content) in RETURNED.items():
+            result = work.call("returning", path=name)
+            if content is None:
+                assert result.code is Code.INTERNAL, name
+            else:
+                assert (result.code, result.content) == (None, content), name
+                json.dumps(result.structured, allow_nan=False).encode()
+        assert work.call("cancelling", path="x").code is Code.INTERNAL
+        assert work.call("read_file", path="nowhere").code is Code.FILE_NOT_FOUND
+
+
+def test_its_pictures_are_described_where_none_are_sent(tmp_path: Path) -> None:
+    """A loop that is given text only is given no picture by any tool."""
+    change = functools.partial(replace, text_only=True)
+    with open_work("local", tmp_path, change=change, tools=[returning]) as work:
+        content = work.call("returning", path="a picture").content
+    assert isinstance(content, list)
+    assert [block["type"] for block in content] == ["text"]
+    assert "image/png" in content[0]["text"] and "text only" in content[0]["text"]
 
 
 def test_calls_that_depend_on_each_other_keep_their_order(work: Work) -> None:
@@ -587,7 +776,17 @@ def test_a_loop_runs_with_it(tmp_path: Path) -> None:
         ("[tools.mine]\ncommand = []\n", "tools.mine.command: write a list of words"),
         ("[tools.mine]\ncommand = ['{x}']\nparams = {x = {}}\n", "its first word is the program"),
         ("[tools.mine]\ncommand = ['a', '{x}']\n", "there is no parameter 'x'"),
+        (
+            "[tools.mine]\ncommand = ['/bin/sh', '-ec', 'echo {x}']\nparams = {x = {}}\n",
+            "a shell would read what the model puts into 'echo {x}'",
+        ),
         ("[tools.mine]\ncommand = ['a']\nparams = {x = {}}\n", "params.x: is not used"),
+        (
+            "[tools.mine]\ncommand = ['a', '{x}']\nparams.x = {type = 'integer', enum = ['1']}\n",
+            "params.x.enum: is for texts",
+        ),
+        ("[tools.mine]\ncommand = ['', 'a']\n", "is the program, and is empty"),
+        ('[tools.mine]\ncommand = ["a", "b\\u0000"]\n', "holds a NUL"),
         ("[tools.mine]\ncommand = ['a']\nparams = {x = {typ = 1}}\n", "params.x.typ: unknown key"),
         ("[tools.glob]\ncommand = ['a']\n", "tools.glob.command: has no effect"),
         ("[tools.'a.b']\ncommand = ['a']\n", "tools.a.b: is no name"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import zlib
 from collections.abc import Iterator
@@ -81,12 +82,48 @@ def test_a_picture_that_was_seen_may_be_written_over(work: Work) -> None:
     assert work.call("write_file", path="a.png", content="x").code is None
 
 
+def test_an_empty_file_is_no_picture(tmp_path: Path) -> None:
+    """An empty file with the name of a picture is an error in every toolset, and may be filled."""
+    for toolset, read, write in [
+        ("standard", "read_file", "write_file"),
+        ("claude-code", "Read", "Write"),
+        ("loom", "read_file", "edit_file"),
+    ]:
+        change = functools.partial(replace, toolset=toolset)
+        with open_work("local", tmp_path / toolset, change=change) as work:
+            for name in ("e.png", "E.JPG", "e.pdf"):
+                path = str(work.write(name, ""))
+                given = {"file_path": path} if toolset == "claude-code" else {"path": name}
+                result = work.call(read, **given)
+                assert (result.code, "empty" in str(result.content)) == (Code.EXECUTION_ERROR, True)
+                new = {"edits": [{"old_str": "", "new_str": "x"}]}
+                more = new if toolset == "loom" else {"content": "x"}
+                assert work.call(write, **given, **more).code is None
+
+
 def test_too_many_bytes_are_refused(work: Work) -> None:
-    """A picture over the limit of the model's API is refused with what to do."""
-    work.write("a.png", pictures.PNG + bytes(4 << 20))
-    result = work.call("read_file", path="a.png")
+    """A picture that can't be sent and has no smaller form is refused with what to do."""
+    work.write("a.gif", pictures.GIF + bytes(4 << 20))
+    result = work.call("read_file", path="a.gif")
     assert result.code is Code.TOO_LARGE
-    assert "Use run_command to make a smaller one" in str(result.content)
+    assert "Use run_command to make a smaller one of it, " in str(result.content)
+
+
+@pytest.mark.parametrize("kind", ["local", "docker"])
+def test_a_picture_that_is_too_large_is_shown_smaller(tmp_path: Path, kind: str) -> None:
+    """It is scaled in the box, and what it is of is said; to write it over it need not be seen."""
+    with open_work(kind, tmp_path) as work:
+        work.write("a.png", pictures.png(9000, 3000))
+        result = work.call("read_file", path="a.png")
+        written = work.call("write_file", path="a.png", content="x")
+    assert isinstance(result.content, list), result.content
+    picture, note = result.content
+    data = base64.b64decode(picture["source"]["data"])
+    assert (data[16:20], data[20:24]) == ((1568).to_bytes(4), (523).to_bytes(4))
+    assert "9000x3000 pixels" in note["text"]
+    assert result.structured is not None
+    assert (result.structured["width"], result.structured["scaled"]) == (9000, True)
+    assert written.code is None
 
 
 def test_loops_of_text_are_told(tmp_path: Path) -> None:
@@ -176,7 +213,7 @@ def test_a_long_notebook_is_kept_whole(work: Work) -> None:
 FILE = {"size": 2, "modified": "", "hash": "h", "key": None}
 PART = {"kind": "source", "cell": "a", "what": "code", "count": 1, "length": 2, "left_out": 0}
 BOOK = {**FILE, "cells": 1, "shown": 1, "language": None, "parts": [PART]}
-IMAGE = {**FILE, "media_type": "image/png", "width": 1, "height": 1}
+IMAGE = {**FILE, "media_type": "image/png", "width": 1, "height": 1, "scaled": False}
 
 
 @pytest.mark.parametrize(
@@ -184,6 +221,7 @@ IMAGE = {**FILE, "media_type": "image/png", "width": 1, "height": 1}
     [
         ("read_image", IMAGE, True),
         ("read_image", {**IMAGE, "size": 3}, False),
+        ("read_image", {**IMAGE, "size": 3, "scaled": True}, True),
         ("read_image", {**IMAGE, "width": "1"}, False),
         ("read_notebook", BOOK, True),
         ("read_notebook", {**BOOK, "parts": [{**PART, "length": 1}]}, False),
@@ -291,27 +329,35 @@ def test_pages_of_any_size(work: Work, page: str) -> None:
             assert max(int.from_bytes(data[16:20]), int.from_bytes(data[20:24])) <= 1568
 
 
-def bomb() -> bytes:
-    """A PDF file whose page is drawn from a picture of 60,000 x 60,000 pixels."""
-    pixels = zlib.compress(bytes(60_000 * 1000), 9).decode("latin-1")
-    image = "/Type /XObject /Subtype /Image /ColorSpace /DeviceRGB /BitsPerComponent 8"
-    image += f" /Width 60000 /Height 60000 /Filter /FlateDecode /Length {len(pixels)}"
-    line = "200 0 0 100 0 0 cm /I Do"
-    resources = "/MediaBox [0 0 200 100] /Resources << /XObject << /I 5 0 R >> >> /Contents 4 0 R"
+def unpacking() -> bytes:
+    """A PDF file whose page is drawn by half a gigabyte of text in a few hundred kilobytes."""
+    line = zlib.compress(b"q " * (1 << 28), 9)
+    packed = f"<< /Filter /FlateDecode /Length {len(line)} >>\nstream\n{line.decode('latin-1')}"
     return pictures.of_objects(
         [
             "<< /Type /Catalog /Pages 2 0 R >>",
             "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
-            f"<< /Type /Page /Parent 2 0 R {resources} >>",
-            f"<< /Length {len(line)} >>\nstream\n{line}\nendstream",
-            f"<< {image} >>\nstream\n{pixels}\nendstream",
+            "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 9 9] /Resources << >> /Contents 4 0 R >>",
+            f"{packed}\nendstream",
         ]
     )
 
 
+def test_what_would_take_all_memory_does_not_take_the_box(tmp_path: Path) -> None:
+    """Two files at once that need more than the box has: their calls fail, others go on."""
+    with open_work("docker", tmp_path) as work:
+        work.write("a.pdf", unpacking())
+        asked = ("read_file", {"path": "a.pdf"})
+        *failed, found = work.turn(asked, asked, ("glob", {"pattern": "*"}))
+        after = work.call("run_command", command="ps -eo args | grep -c '[p]df_program'; true")
+    assert {result.code for result in failed} <= {Code.EXECUTION_ERROR, Code.TIMEOUT}
+    assert (found.code, str(after.content).split()) == (None, ["0"])
+    assert len(work.opened) == 1
+
+
 def test_a_bomb_costs_its_own_call(work: Work) -> None:
-    """A page that would take gigabytes ends its own process, or is left blank; the loop goes on."""
-    work.write("a.pdf", bomb())
+    """A page of 60,000 x 60,000 pixels ends its own process, or is left blank; the loop goes on."""
+    work.write("a.pdf", pictures.drawn(60_000, 60_000, zlib.compress(bytes(60_000 * 1000), 9)))
     result = work.call("read_file", path="a.pdf")
     assert result.code in (None, Code.EXECUTION_ERROR, Code.TIMEOUT), result.content
     work.write("b.pdf", pictures.pdf("fine"))

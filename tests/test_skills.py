@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -133,6 +134,36 @@ def test_arguments(text: str, arguments: str, expected: str) -> None:
     assert Part(text).given(arguments) == expected
 
 
+SHELL_ARGUMENTS = [
+    ("echo $1", "a.txt b", "echo a.txt"),
+    ("echo $ARGUMENTS", "a.txt b", "echo a.txt b"),
+    ("ls", "; rm x", "ls"),
+    ("echo $1", "'a b' c", "ARGUMENTS=''\"'\"'a b'\"'\"' c'; set -- 'a b' c; echo $1"),
+]
+
+
+@pytest.mark.parametrize(("command", "arguments", "expected"), SHELL_ARGUMENTS)
+def test_arguments_of_commands(command: str, arguments: str, expected: str) -> None:
+    """What means something to a shell is given to it as a value, never as words of its own."""
+    assert Part(command, is_command=True).given(arguments) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "---\n" + "\n" * 250_000 + "---\nx",
+        "---\n" + "a:\n" * 80_000 + "---\nx",
+        "---\na: |\n" + " x\n" * 80_000 + "---\nx",
+        "---\nallowed-tools: " + "(a" * 120_000 + "\n---\nx",
+    ],
+)
+def test_large_heads_take_little_time(text: str) -> None:
+    """A head that a hostile worktree made to be slow is read in far less than a second."""
+    started = time.process_time()
+    assert parse("x", text).body == "x"
+    assert time.process_time() - started < 2
+
+
 @pytest.mark.parametrize(
     ("path", "name"),
     [
@@ -179,6 +210,16 @@ def test_directory_is_read(tmp_path: Path) -> None:
         is_trusted=True,
     )
     assert found["commit"].directory is None
+
+
+def test_links_into_the_worktree_are_refused(tmp_path: Path) -> None:
+    """A file that the loop can rewrite is not the user's word, wherever its name stands."""
+    put(tmp_path, "worktree/x.md", "---\nallowed-tools: run_command\n---\n")
+    (tmp_path / "skills").mkdir()
+    (tmp_path / "skills/a.md").symlink_to(tmp_path / "worktree/x.md")
+    with pytest.raises(ConfigError, match="where the loop can rewrite it"):
+        load([(tmp_path / "skills", None)], [tmp_path / "worktree"])
+    assert sorted(load([(tmp_path / "skills", None)], [tmp_path / "other"])) == ["a"]
 
 
 def test_first_directory_wins(tmp_path: Path) -> None:
@@ -342,6 +383,27 @@ def test_output_is_not_run(opened: Open, tmp_path: Path) -> None:
     result = work.use("a", "!`touch worse`")
     assert result.content == "!`touch bad`\n!`touch worse`"
     assert os.listdir(work.root) == ["f"]
+
+
+@pytest.mark.parametrize("command", ["echo $1", "echo $ARGUMENTS", 'echo "$1"', "echo '$1'"])
+@pytest.mark.parametrize("words", ["a; touch bad", "$(touch bad)", "`touch bad`", "'; touch bad #"])
+def test_arguments_run_nothing(opened: Open, tmp_path: Path, command: str, words: str) -> None:
+    """An argument is never a command, in whatever quotes the skill's author has put it."""
+    put(tmp_path / "skills", "a.md", f"!`{command}`")
+    work = opened()
+    result = work.use("a", words)
+    assert not result.is_error, result.content
+    assert os.listdir(work.root) == []
+
+
+def test_skills_are_bounded(opened: Open, tmp_path: Path) -> None:
+    """So many commands, and so many copies of long arguments, are refused; nothing is run."""
+    put(tmp_path / "skills", "many.md", "!`touch x`\n" * 21)
+    put(tmp_path / "skills", "long.md", "$ARGUMENTS" * 2000)
+    work = opened()
+    assert work.use("many").code is Code.LIMIT
+    assert work.use("long", "x" * 1000).code is Code.LIMIT
+    assert os.listdir(work.root) == []
 
 
 @pytest.mark.parametrize("deny", ["run_command(touch *)", "run_command"])

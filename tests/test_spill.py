@@ -521,6 +521,35 @@ def test_the_loop_reads_what_was_kept_and_cannot_change_it(tmp_path: Path) -> No
     assert list(state.glob("controllers/*")) == []
 
 
+def test_the_loop_reads_what_a_running_task_has_printed(tmp_path: Path) -> None:
+    """All of it so far, at a path that its tools take; the next look takes its place."""
+    root = make_worktree(tmp_path / "worktree")
+    settings = replace(Settings.load(), state_directory=tmp_path / "state")
+    spec = LoopSpec(worktree=root, limits=LIMITS, runtime=RUNTIME[0] if RUNTIME else None)
+    with LoopThread() as thread:
+        controller = thread.enter(Controller(settings, load()))
+        loop = thread.enter(controller.open(spec))
+
+        def call(name: str, **given: Any) -> Result:
+            return thread.run(loop.execute(Call(name, name, given)))
+
+        command = "seq 200000; echo > up; sleep 600"
+        call("run_command", command=command, run_in_background=True)
+        wait_until((root / "up").exists)
+        result = call("task_output", task_id="bash_1", block=False)
+        assert (result.truncated, result.spill) == (True, f"{RESULTS}/1.txt")
+        read = call("read_file", path=result.spill, offset=150_000, limit=2)
+        assert str(read.content).startswith("150000│150000\n150001│150001")
+        again = call("task_output", task_id="bash_1", block=False)
+        assert again.spill == f"{RESULTS}/2.txt"
+        assert call("list_directory", path=RESULTS).content == "2.txt"
+        call("kill_shell", shell_id="bash_1")
+        ended = call("task_output", task_id="bash_1")
+        assert ended.spill == f"{RESULTS}/3.txt"
+        whole = call("run_command", command=f"tail -1 {ended.spill}")
+        assert whole.content == "200000\n"
+
+
 # ─── hostile agents ─────────────────────────────────────────────────────────────────
 
 
@@ -625,7 +654,12 @@ class Nowhere:
 
     most = 1 << 20
 
-    async def keep(self, output: bytes | AsyncIterable[bytes]) -> Spilled | None:
+    def holds(self, path: str) -> bool:
+        return True
+
+    async def keep(
+        self, output: bytes | AsyncIterable[bytes], instead_of: str | None = None
+    ) -> Spilled | None:
         return Spilled(PATH, 0)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from executor.model import Call
@@ -38,6 +38,7 @@ def stop(index: int) -> dict[str, Any]:
     return {"type": "content_block_stop", "index": index}
 
 
+BEGIN = {"type": "message_start", "message": {"content": []}}
 STOP = {"type": "message_stop"}
 
 
@@ -50,6 +51,7 @@ def taken(events: Iterable[Any], reader: Reader | None = None) -> list[Block]:
 # ─── Anthropic ──────────────────────────────────────────────────────────────────────
 
 
+@settings(deadline=None)
 @given(given=INPUTS, ascii=st.booleans())
 def test_an_input_may_be_cut_anywhere(given: dict[str, Any], ascii: bool) -> None:
     """At every single place, and at all of them."""
@@ -61,6 +63,7 @@ def test_an_input_may_be_cut_anywhere(given: dict[str, Any], ascii: bool) -> Non
     assert taken([start(0), *(delta(0, character) for character in text), stop(0)]) == expected
 
 
+@settings(deadline=None)
 @given(inputs=st.lists(INPUTS, max_size=4), data=st.data())
 def test_blocks_may_be_interleaved(inputs: list[dict[str, Any]], data: st.DataObject) -> None:
     """Each is told when it ends, whatever is open beside it."""
@@ -126,6 +129,22 @@ def test_an_input_that_is_no_object_is_a_fault_of_the_call(text: str) -> None:
     assert good == Block(Call("2", "read_file", {}))
 
 
+@pytest.mark.parametrize("text", ["{}", '{"a": "\\ud83d\\ude00\\u00e9"}', '{"a": "\\\\u"}'])
+def test_an_escape_may_be_cut_in_pieces_of_one_character(text: str) -> None:
+    """Surrogates and backslashes are whole when the block is."""
+    (block,) = taken([start(0), *(delta(0, character) for character in text), stop(0)])
+    assert block == Block(Call("1", "read_file", json.loads(text)))
+
+
+def test_a_thousand_blocks_are_a_thousand_calls() -> None:
+    """Open at the same time, each with its own input."""
+    numbers = range(1000)
+    events = [start(number, id=str(number)) for number in numbers]
+    events += [delta(number, json.dumps({"n": number})) for number in reversed(numbers)]
+    events += [stop(number) for number in numbers]
+    assert [block.call.input["n"] for block in taken(events)] == list(numbers)
+
+
 def test_other_events_and_blocks_are_passed_over() -> None:
     """Text, thinking, tools of the server, pings, and kinds that come later."""
     text = {"type": "content_block_start", "index": 0, "content_block": {"type": "text"}}
@@ -161,6 +180,13 @@ def test_other_events_and_blocks_are_passed_over() -> None:
         ([{"type": "content_block_start", "index": 0}], "can't be read"),
         ([start(0), {**delta(0, ""), "delta": {"type": "input_json_delta"}}], "can't be read"),
         ([start(0), delta(0, 7)], "can't be read"),  # type: ignore[arg-type]
+        ([start(0), stop(0), start(0)], "block 0 begins twice"),
+        ([start(0), delta(0, "{}"), stop(0), delta(0, "x")], "block 0 goes on after its end"),
+        ([BEGIN, start(0), stop(0), BEGIN], "the message begins twice"),
+        ([start(0, id="")], "can't be read"),
+        ([start(0, id=7)], "can't be read"),  # type: ignore[arg-type]
+        ([start(0, name=["read_file"])], "can't be read"),  # type: ignore[arg-type]
+        ([start([0])], "can't be read"),  # type: ignore[arg-type]
     ],
 )
 def test_what_breaks_a_stream(events: list[Any], reason: str) -> None:
@@ -184,6 +210,7 @@ def piece(index: int, text: str = "", id: str | None = None, name: str = "") -> 
     return {"index": index, **({"id": id} if id else {}), "function": function}
 
 
+@settings(deadline=None)
 @given(given=INPUTS)
 def test_arguments_may_be_cut_anywhere(given: dict[str, Any]) -> None:
     """A call is told when the message ends, or when another one begins and it is whole."""

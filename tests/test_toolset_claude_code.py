@@ -166,6 +166,19 @@ def test_a_paragraph_tells_of_the_loops_box() -> None:
     assert read is not None and "/workspace" in read(around).rpartition("\n\n")[2]
 
 
+def test_what_a_loop_can_not_do_is_said() -> None:
+    """Reading says that pictures are not shown, writing that the worktree can't be changed."""
+    usual, other = surroundings(), replace(surroundings(), text_only=True, read_only=True)
+    for name, said in (
+        ("Read", "Pictures are described in this session"),
+        ("Write", "can't be changed in this session"),
+        ("Edit", "can't be changed in this session"),
+    ):
+        describe = TOOLS[name].describe
+        assert describe is not None
+        assert said in describe(other) and said not in describe(usual)
+
+
 def test_bash_tells_the_timeout_of_the_loops_commands() -> None:
     """A loop's own default stands in the text instead of the usual one."""
     around = replace(surroundings(), limits=Limits(call_timeout=7.5))

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 
 from . import processes
-from .commands import Commands, Job
+from .commands import MAX_PIECE, Commands, Job
 from .operation import Failure
-from .spool import CAP, MEMORY, Spool
+from .spool import CAP, MEMORY, Shelved, Spool
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,11 +68,28 @@ class BackgroundJob(Job):
         answer(waiter.channel)
 
     def look(self, head: int, tail: int) -> tuple[dict[str, Any], bytes]:
-        """What it has printed so far: the ends of it."""
+        """What it has printed so far: the ends of it, and what more can be fetched."""
         pieces: list[bytes] = []
-        names = zip(("stdout", "stderr"), self.streams, strict=False)
-        value = {name: self._kept(stream, pieces, head, tail) for name, stream in names}
+        named = dict(zip(("stdout", "stderr"), self.streams, strict=False))
+        value: dict[str, Any] = {
+            name: self._kept(stream, pieces, head, tail) for name, stream in named.items()
+        }
+        if any(stream.spool.total > head + tail for stream in named.values()):
+            spools = {name: stream.spool for name, stream in named.items()}
+            kept = {name: [spool.total, *spool.kept()] for name, spool in spools.items()}
+            value["shelf"] = {"number": 0, **kept}
         return value, b"".join(pieces)
+
+    def piece(self, name: str, position: int, size: int) -> tuple[bytes, int]:
+        """The next bytes of a stream of those that are kept now; see `Shelved.piece`.
+
+        Raises:
+            Failure: NOT_FOUND, it has ended.
+        """
+        named = dict(zip(("stdout", "stderr"), self.streams, strict=False))
+        if name not in named:
+            raise Failure("NOT_FOUND", "the task has ended")
+        return Shelved({name: named[name].spool}, self.prefix).piece(name, position, size)
 
 
 class Waiter:
@@ -141,10 +158,11 @@ class Tasks:
         self._jobs: dict[str, BackgroundJob] = {}
         self._ended: dict[str, int] = {}
         self._room = _size_of(commands.scratch) // 2
-        self.operations: dict[str, Callable[[int, dict[str, Any], bytes], None]] = {
+        self.operations: dict[str, Callable[..., Any]] = {
             "begin": self._begin,
             "await_task": self._await,
             "peek": self._peek,
+            "fetch": self._fetch,
             "stop_task": self._stop,
             "left": self._left,
             "end_left": self._end_left,
@@ -200,6 +218,12 @@ class Tasks:
         job = self._task(arguments)
         value, data = job.look(int(arguments["head"]), int(arguments["tail"]))
         self._service.reply(channel, value, data)
+
+    def _fetch(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        size = min(int(arguments["size"]), MAX_PIECE)
+        asked = arguments["stream"], int(arguments["position"]), size
+        data, at = self._task(arguments).piece(*asked)
+        return {"next": at}, data
 
     def _stop(self, channel: int, arguments: dict[str, Any], body: bytes) -> None:
         self._task(arguments).stop("kill")

@@ -186,9 +186,14 @@ class Commands:
         The host asks for the next piece when it has taken this one, and for no bytes when it
         needs no more.
 
+        With `task` it is a piece of what that task has printed so far.
+
         Raises:
             Failure: NOT_FOUND, it is gone.
         """
+        if "task" in arguments:
+            piece: tuple[dict[str, Any], bytes] = self.background("fetch")(arguments)
+            return piece
         number, size = int(arguments["shelf"]), min(int(arguments["size"]), MAX_PIECE)
         output = self.shelf.get(number)
         if output is None:
@@ -462,7 +467,9 @@ class Job:
         self, arguments: dict[str, Any], body: bytes, environment: dict[str, str]
     ) -> list[str]:
         argv: list[str] = [*arguments["argv"]]
-        path = environment.get("PATH", os.defpath)
+        # A PATH for the code need not lead to what runs the code.
+        own = self.commands.environment.get("PATH", os.defpath)
+        path = f"{environment.get('PATH', own)}:{own}"
         program = find_program(argv[0], path)
         if program is None and argv[0] in STAND_INS:
             program = find_program(STAND_INS[argv[0]], path)

@@ -23,7 +23,9 @@ from .workspace import (
     identity,
     kind,
     letter,
+    mark,
     rename_exclusive,
+    require_judged,
     shown,
 )
 
@@ -364,7 +366,7 @@ def write(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps
         parents = arguments.get("create_dirs", True)
         with workspace.locate(path, follow=True, make_parents=parents) as place:
             found = place.status()
-            _require_judged(found, path, arguments.get("judged"))
+            require_judged(found, path, arguments.get("judged"))
             if found is None:
                 yield from _save(place, path, body, None)
             else:
@@ -714,18 +716,35 @@ def _move_restricted(workspace: Workspace, arguments: dict[str, Any]) -> Steps:
     """The same where rules deny some files: none of them may get another name."""
     source = workspace.spelled_out(arguments["from"])
     with workspace.failures(source), workspace.locate(source, follow=False) as place:
+        looked_at = place.status()
+        target = places.own_place(workspace, arguments["to"])
         if workspace.restrictions is not None:
-            yield from workspace.restrictions.require_movable(workspace, place)
-    return _move(workspace, arguments)
+            yield from workspace.restrictions.require_movable(workspace, place, target or "")
+    return _move(workspace, arguments, looked_at, target)
 
 
-def _move(workspace: Workspace, arguments: dict[str, Any]) -> Reply:
+def _move(
+    workspace: Workspace,
+    arguments: dict[str, Any],
+    looked_at: os.stat_result | None = None,
+    looked_to: str | None = None,
+) -> Reply:
+    """Rename it.
+
+    Args:
+        workspace: it is in.
+        arguments: of the operation.
+        looked_at: what was looked through for this; None = nothing was.
+        looked_to: where it was found to lead then.
+    """
     source = workspace.spelled_out(arguments["from"])
     target = workspace.spelled_out(arguments["to"])
     with workspace.failures(source), workspace.locate(source, follow=False) as old:
         moved = old.status()
         if moved is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        if looked_at is not None and not os.path.samestat(moved, looked_at):
+            raise Failure("CONFLICT", f"{shown(source)} was replaced meanwhile; look at it again.")
         workspace.require_free(moved, source)
         if not stat.S_ISDIR(moved.st_mode):
             _require_file_name(target)
@@ -735,8 +754,10 @@ def _move(workspace: Workspace, arguments: dict[str, Any]) -> Reply:
             workspace.failures(target),
             workspace.locate(target, follow=False, make_parents=True) as new,
         ):
+            if looked_at is not None and workspace.real(new.parent, new.name) != looked_to:
+                raise Failure("CONFLICT", f"{shown(target)} leads elsewhere by now; try again.")
             there = new.status()
-            _require_judged(there, target, arguments.get("judged"))
+            require_judged(there, target, arguments.get("judged"))
             if there is not None:
                 workspace.require_free(there, target)
                 _require_other(old, new, moved, there)
@@ -754,22 +775,6 @@ def _require_other(old: Place, new: Place, moved: os.stat_result, there: os.stat
     same = (moved.st_dev, moved.st_ino) == (there.st_dev, there.st_ino)
     if same and old.name == new.name and os.path.sameopenfile(old.parent, new.parent):
         raise Failure("INVALID_ARGUMENTS", "from and to are the same; nothing was moved.")
-
-
-def _require_judged(there: os.stat_result | None, path: str, judged: str | None) -> None:
-    """Refuse to lose anything else than what the host has judged the change by.
-
-    Args:
-        there: what is at the path.
-        path: for the message.
-        judged: the mark of what was there; empty = nothing, None = it does not matter.
-    """
-    if judged is None or judged == ("" if there is None else mark(there)):
-        return
-    what = "appeared" if not judged else "changed" if there is not None else "went away"
-    raise Failure(
-        "CONFLICT", f"{shown(path)} {what} while the call was judged; make the call again."
-    )
 
 
 def _is_of_target(error: OSError, new: Place) -> bool:
@@ -828,11 +833,6 @@ def _move_failure(
 
 
 # ─── stat ───────────────────────────────────────────────────────────────────────────
-
-
-def mark(status: os.stat_result) -> str:
-    """Changes whenever the file is replaced, written or its mode changed."""
-    return ":".join(map(str, identity(status)))
 
 
 def status(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Reply:

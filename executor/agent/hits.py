@@ -26,7 +26,9 @@ _RECORD_START = re.compile(rb"([^\0]+)\0(\d+)(?::(\d+):|-)")
 _NAMED = re.compile(rb"([^\0]+)\0")
 _COUNTED = re.compile(rb"([^\0]+)\0(\d+)\r?\n")
 _BINARY = re.compile(
-    rb"\./(.*?): binary file matches \(found \"\\0\" byte around offset \d+\)\n", re.DOTALL
+    rb"(\./.*?|/proc/self/fd/\d+): binary file matches "
+    rb"\(found \"\\0\" byte around offset \d+\)\n",
+    re.DOTALL,
 )
 
 
@@ -101,7 +103,18 @@ def _around(window: bytes, anchor: int, before: int, after: int, line_chars: int
     return head.encode() + shown_text + tail.encode()
 
 
-class Hits:
+class _Opened:
+    """Names of files, as ripgrep says them or as it was given descriptors of them."""
+
+    def __init__(self) -> None:
+        self._opened: dict[bytes, bytes] = {}
+
+    def name(self, path: bytes) -> bytes:
+        """The path of the workspace that ripgrep means."""
+        return self._opened.get(path) or path.removeprefix(b"./")
+
+
+class Hits(_Opened):
     """ripgrep's output → the lines to show, sorted by path, within the limits.
 
     Output of any size is taken in bounded memory: files that come too late in the order
@@ -113,6 +126,7 @@ class Hits:
     """
 
     def __init__(self, options: Options, name_filter: Filter, prefix: str = "") -> None:
+        super().__init__()
         self._options = options
         self._prefix = prefix
         self._filter = name_filter
@@ -187,6 +201,11 @@ class Hits:
         yield from self._take_binaries(self._buffer)
         self._end_file()
 
+    def begin(self, opened: dict[bytes, bytes]) -> None:
+        """The next output is of these files: what ripgrep calls them → their names."""
+        self._opened = opened
+        self._path = self._buffer = b""
+
     def _begin_long(self) -> Pauses:
         """Stop holding a line that has no end yet."""
         self._buffer = yield from self._take_binaries(self._buffer)
@@ -220,20 +239,22 @@ class Hits:
                 return data[position:]
             position = said.end()
             yield from self._pause()
-            if self._file is not None and self._file.name == said[1]:
+            name = self.name(said[1])
+            if self._file is not None and self._file.name == name:
                 self._file = None  # its lines up to here say less than that it is binary
             self._end_file()
-            self._work += self._filter.work(said[1])
-            if self._filter.takes(said[1]):
-                self._file = _File(said[1], self._prefix)
+            self._work += self._filter.work(name)
+            if self._filter.takes(name):
+                self._file = _File(name, self._prefix)
                 line = self._file.label + b": binary file matches"
                 self._file.add(True, line, self._options.max_bytes)
 
     # ─── records → files ────────────────────────────────────────────────────────────
 
     def _begin_file(self, path: bytes) -> Pauses:
-        self._path = path
-        name = (yield from self._take_binaries(path)).removeprefix(b"./")
+        # What is said of binary files stands before the path of the next file, and only once.
+        self._path = yield from self._take_binaries(path)
+        name = self.name(self._path)
         self._end_file()
         self._last_match = self._last_line = 0
         self._work += self._filter.work(name)
@@ -354,7 +375,7 @@ class Hits:
         return [*warnings[: _MAX_WARNINGS - 1], f"and {rest + 1} more warnings"]
 
 
-class Names:
+class Names(_Opened):
     """ripgrep's names of files with matches → the lines to show, sorted by path.
 
     The same as `Hits` where no lines of the files are shown: only names, or how many lines of
@@ -366,6 +387,7 @@ class Names:
     """
 
     def __init__(self, options: Options, name_filter: Filter, prefix: str = "") -> None:
+        super().__init__()
         self._options = options
         self._filter = name_filter
         self._prefix = prefix
@@ -398,7 +420,7 @@ class Names:
         position = 0
         for record in self._record.finditer(data):
             position = record.end()
-            name = record[1].removeprefix(b"./")
+            name = self.name(record[1])
             self._work += 1 + self._filter.work(name)
             if self._filter.takes(name):
                 self._take(name, int(record[2]) if self._counts else 1)
@@ -410,6 +432,11 @@ class Names:
     def finish(self) -> Pauses:
         """All output was taken."""
         yield from ()
+
+    def begin(self, opened: dict[bytes, bytes]) -> None:
+        """The next output is of these files: what ripgrep calls them → their names."""
+        self._opened = opened
+        self._rest = b""
 
     def _take(self, name: bytes, count: int) -> None:
         self._files += 1

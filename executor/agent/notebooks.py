@@ -14,6 +14,7 @@ import re
 
 from . import files, pictures, ranges
 from .operation import Failure
+from .text import spelled
 from .workspace import shown
 
 TYPE_CHECKING = False
@@ -40,7 +41,8 @@ _TEXTS = (
 )
 """What is shown of an output that has several forms: the first of these."""
 _ESCAPED = re.compile(rb"(?<!\\)(?:\\\\)*\\u(?!00[0-7])")
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_CONTROLS = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
+"""What tells a terminal its colours, where to write, and where a link leads."""
 _SPACE = b" \t\r\n"
 
 
@@ -50,17 +52,15 @@ class Cell:
     Attributes:
         value: its range, and those of what is in it.
         type: `code`, `markdown` or `raw`.
-        name: its id, or `cell-N` (from 0) where it has none.
-        has_id: it is an id.
+        name: its id, or `cell-N` (from 0) where it has none that can be shown as it is.
     """
 
-    __slots__ = ("has_id", "name", "type", "value")
+    __slots__ = ("name", "type", "value")
 
-    def __init__(self, value: Value, kind: str, name: str, has_id: bool) -> None:
+    def __init__(self, value: Value, kind: str, name: str) -> None:
         self.value = value
         self.type = kind
         self.name = name
-        self.has_id = has_id
 
 
 class Notebook:
@@ -117,9 +117,9 @@ class Notebook:
         source = value.get("source")
         if source is None or not _is_text(source):
             raise _broken(self.data, value.start, f"cell {number} has no source that is text")
-        if type(name) is str and name:
-            return Cell(value, kind, name, True)
-        return Cell(value, kind, f"cell-{number}", False)
+        if type(name) is str and 0 < len(name) <= _NAME and spelled(name) == name:
+            return Cell(value, kind, name)
+        return Cell(value, kind, f"cell-{number}")
 
     def require_single(self, value: Value) -> None:
         """Refuse an object with a key that it has twice: readers differ about which counts."""
@@ -195,6 +195,7 @@ def read_notebook(workspace: Workspace, arguments: dict[str, Any], body: bytes) 
         count = notebook.plain(cell.value, "execution_count")
         text = notebook.text(cell.value.get("source")) or ""
         parts.add("source", cell.name, cell.type, text, count=count)
+        yield from _add_attachments(notebook, cell, parts)
         outputs = cell.value.get("outputs")
         for output in outputs.items if outputs is not None and cell.type == "code" else ():
             yield from _add_output(notebook, cell, output, parts)
@@ -273,11 +274,21 @@ def _add_output(notebook: Notebook, cell: Cell, output: Value, parts: _Parts) ->
         name = notebook.plain(output, "name")
         text = notebook.text(output.get("text")) or ""
         what = "stderr" if name == "stderr" else "stdout"
-        parts.add("output", cell.name, what, _COLOURS.sub("", text))
+        parts.add("output", cell.name, what, _CONTROLS.sub("", text))
     elif kind == "error":
-        parts.add("output", cell.name, "error", _COLOURS.sub("", _trace(notebook, output)))
+        parts.add("output", cell.name, "error", _CONTROLS.sub("", _trace(notebook, output)))
     else:
         yield from _add_forms(notebook, cell, output.get("data"), parts)
+
+
+def _add_attachments(notebook: Notebook, cell: Cell, parts: _Parts) -> Pausing[None]:
+    """The pictures that a cell of text holds."""
+    attached = cell.value.get("attachments") if cell.type != "code" else None
+    for _, _, forms in attached.members if attached is not None else ():
+        picture = yield from _picture(notebook, forms)
+        if picture is not None:
+            parts.add_picture(cell.name, *picture)
+        yield None
 
 
 def _trace(notebook: Notebook, output: Value) -> str:
@@ -303,7 +314,7 @@ def _add_forms(notebook: Notebook, cell: Cell, forms: Value | None, parts: _Part
         text = notebook.text(value)
         if text is None:
             text = notebook.data[value.start : value.end].decode()
-        parts.add("output", cell.name, media, _COLOURS.sub("", text))
+        parts.add("output", cell.name, media, _CONTROLS.sub("", text))
         return
     if picture is None and forms.members:
         names = ", ".join(key for key, _, _ in forms.members[:_NAMED])
@@ -395,13 +406,12 @@ def changed(notebook: Notebook, arguments: dict[str, Any], source: str) -> Edite
 
 def _index(notebook: Notebook, wanted: str) -> int:
     found = [at for at, cell in enumerate(notebook.cells) if cell.name == wanted]
-    found = [at for at in found if notebook.cells[at].has_id] or found
     if len(found) == 1:
         return found[0]
     if found:
         raise Failure(
             "AMBIGUOUS",
-            f"{len(found)} cells have the id {shown(wanted)}. Give them ids of their own with "
+            f"{len(found)} cells are called {shown(wanted)}. Give them ids of their own with "
             "edit_file first.",
             {"count": len(found)},
         )

@@ -48,13 +48,15 @@ class Command:
     Args:
         argv: the program's file and its arguments.
         source: a descriptor of its input, which the operation closes; -1 = nothing.
+        files: descriptors that it has under the same numbers; the operation closes them.
     """
 
-    __slots__ = ("argv", "source")
+    __slots__ = ("argv", "files", "source")
 
-    def __init__(self, argv: list[str], source: int = -1) -> None:
+    def __init__(self, argv: list[str], source: int = -1, files: tuple[int, ...] = ()) -> None:
         self.argv = argv
         self.source = source
+        self.files = files
 
 
 class Exit:

@@ -1,7 +1,7 @@
-"""Pages of PDF files, taken apart by a process that lives as long as one call.
+"""Pages of PDF files, and pictures: what is too large is made smaller by the same process.
 
-The agent looks at no byte of a file but the first ones. The process is given a copy in memory:
-no path, and nothing that changes while it reads.
+It lives as long as one call and is given a copy in memory: no path, and nothing that changes
+while it reads. The agent looks at no byte of a PDF file but the first ones, and decodes no pixel.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import os
 
-from . import files, pictures
+from . import files, pictures, scaling
 from .operation import PROGRAM, Command, Exit, Failure
-from .text import media_type
+from .text import HEAD, media_type
 from .workspace import shown
 
 TYPE_CHECKING = False
@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 
 _HEADER = 64 << 10
 _STEP = 1 << 20
+_SECONDS = 60
+_MEMORY = 1 << 30
 _KINDS = ("page", "picture", "damaged")
 
 
 def read_pages(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
     """Some pages of a PDF file: their text, and pictures of them."""
     path: str = arguments["path"]
-    python, library = workspace.pdf
-    if not os.path.exists(library):
+    if not os.path.exists(workspace.pdf[1]):
         raise Failure(
             "UNSUPPORTED",
             f"{shown(path)} is a PDF file, and this sandbox can't show any: its runtime has no "
@@ -42,20 +43,45 @@ def read_pages(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> 
     if media_type(content.data[:64]) != "application/pdf":
         raise Failure("CONFLICT", f"{shown(path)} is no longer a PDF file. Read it again.")
     room = arguments["max_bytes"], arguments["picture_bytes"]
-    wanted = (arguments["first"], arguments["last"], arguments["max_pages"], *room)
-    argv = [python, "-I", "-S", "-B", PROGRAM, library, *map(str, wanted)]
-    source = yield from _in_memory(content.data)
-    content.data = b""
+    limits = (*room, arguments.get("seconds", _SECONDS))
+    memory = arguments.get("memory", _MEMORY)
+    wanted = (memory, arguments["first"], arguments["last"], arguments["max_pages"], *limits)
     try:
-        output, end = yield from _output(Command(argv, source), _HEADER + sum(room))
-    finally:
-        os.close(source)
-    if end.status:
-        raise _damaged(path, f"taking it apart ended with {_named(end.status)}")
+        source = yield from _in_memory(content.data)
+        content.data = b""
+        output = yield from _taken_apart(workspace, source, wanted, _HEADER + sum(room))
+    except _Ended as error:
+        raise _damaged(path, str(error)) from None
     header, _, data = output.partition(b"\n")
     reply = _reply(path, header, data, arguments)
     yield from _require_pictures(path, reply["parts"], data)
     return {**content.facts, **reply}, data
+
+
+class _Ended(Exception):
+    """The process did not end well; the text says how."""
+
+
+def _taken_apart(
+    workspace: Workspace, source: int, wanted: tuple[Any, ...], most: int
+) -> Generator[Any, Any, bytes]:
+    """What the process says.
+
+    Args:
+        workspace: says where the interpreter and the library are.
+        source: descriptor of its input, which is closed.
+        wanted: its other arguments.
+        most: bytes that it may say.
+    """
+    python, library = workspace.pdf
+    argv = [python, "-I", "-S", "-B", PROGRAM, library, *map(str, wanted)]
+    try:
+        output, end = yield from _output(Command(argv, source), most)
+    finally:
+        os.close(source)
+    if end.status:
+        raise _Ended(f"taking it apart ended with {_named(end.status)}")
+    return output
 
 
 def _require_pictures(
@@ -176,4 +202,88 @@ def _refusal(path: str, fault: str, pages: int, arguments: dict[str, Any]) -> Fa
     return _damaged(path, "it has no pages that can be found")
 
 
-OPERATIONS: dict[str, Operation] = {"read_pages": read_pages}
+# ─── pictures ───────────────────────────────────────────────────────────────────────
+
+
+def read_image(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
+    """A picture's bytes, its type and its size in pixels; smaller ones, if it is too large."""
+    path, limit = arguments["path"], arguments["max_bytes"]
+    content = yield from files.content(workspace, path, files.EDIT_LIMIT)
+    picture = yield from _whole(path, content)
+    sides = {"width": picture.width, "height": picture.height}
+    facts = {**content.facts, **sides, "media_type": picture.media_type, "scaled": False}
+    size = len(content.data)
+    if not picture.is_too_large and size <= limit:
+        return facts, content.data
+    small = yield from _smaller(workspace, content, picture, arguments)
+    if not small:
+        most = pictures.MAX_SIDE
+        raise Failure(
+            "TOO_LARGE",
+            f"{shown(path)} has {picture.width}x{picture.height} pixels and {size} bytes; at most "
+            f"{most}x{most} pixels and {limit} bytes can be shown, and it can't be scaled here. "
+            f"Use run_command to make a smaller one of it{_example(shown(path))}.",
+            {**sides, "size": size, "limit": limit},
+        )
+    return {**facts, "media_type": "image/png", "scaled": True}, small
+
+
+def _whole(path: str, content: files.Content) -> Generator[None, Any, pictures.Picture]:
+    try:
+        picture = yield from pictures.looked_through(content.data)
+    except pictures.Damaged as error:
+        media, size = media_type(content.data[:HEAD]), len(content.data)
+        raise Failure(
+            "EXECUTION_ERROR",
+            f"{shown(path)} is damaged ({media}, {size} bytes): {error}. It can't be shown.",
+            {"media_type": media, "size": size},
+        ) from None
+    if picture is None:
+        raise Failure("CONFLICT", f"{shown(path)} is no longer a picture. Read it again.")
+    return picture
+
+
+def _smaller(
+    workspace: Workspace,
+    content: files.Content,
+    picture: pictures.Picture,
+    arguments: dict[str, Any],
+) -> Generator[Any, Any, bytes]:
+    """A PNG file of fewer pixels; empty if none can be made."""
+    made = scaling.page_of(content.data, picture)
+    content.data = b""
+    if made is None or not os.path.exists(workspace.pdf[1]):
+        return b""
+    source = yield from _in_memory(made[0])
+    limit = arguments["max_bytes"]
+    wanted = (arguments.get("memory", _MEMORY), "alone", limit, made[1])
+    made = None
+    try:
+        output = yield from _taken_apart(workspace, source, wanted, _HEADER + limit)
+        header, _, data = output.partition(b"\n")
+        parts = _reply("", header, data, {"max_pages": 1})["parts"]
+        yield from _require_pictures("", parts, data)
+    except (_Ended, Failure):
+        return b""
+    return data
+
+
+_SCALERS = (
+    ("magick", "magick {} -resize 1568x1568 small.png"),
+    ("convert", "convert {} -resize 1568x1568 small.png"),
+    ("vipsthumbnail", "vipsthumbnail {} --size 1568x1568 -o small.png"),
+    ("ffmpeg", "ffmpeg -i {} -vf scale=1568:1568:force_original_aspect_ratio=decrease small.png"),
+)
+
+
+def _example(name: str) -> str:
+    """The command that makes a smaller picture, if there is a program for that."""
+    places = os.environ.get("PATH", os.defpath).split(":")
+    for program, command in _SCALERS:
+        if any(os.access(f"{place}/{program}", os.X_OK) for place in places):
+            quoted = "'" + name.replace("'", "'\\''") + "'"
+            return f", for example: {command.format(quoted)}"
+    return ", with a program of yours: the image has none that is known to do it"
+
+
+OPERATIONS: dict[str, Operation] = {"read_pages": read_pages, "read_image": read_image}

@@ -5,9 +5,13 @@ in a process that lives as long as one call, in the box, with the rights of a co
 less: it may take only so much memory and time, start nothing and write no file. What it writes
 to its output is believed by nobody. Standard library only, and PDFium by its C interface.
 
-    python3 pdf_program.py LIBRARY FIRST LAST MOST_PAGES TEXT_BYTES PICTURE_BYTES < file.pdf
+    python3 pdf_program.py LIBRARY MEMORY FIRST LAST MOST_PAGES TEXT_BYTES PICTURE_BYTES SECONDS
+    python3 pdf_program.py LIBRARY MEMORY alone PICTURE_BYTES SIDE
 
-A page number of 0 is none given. The output is one line of JSON, then the bytes of all parts.
+Its input is the file, and MEMORY the bytes that it may have. A page number of 0 is none given.
+Pages are drawn for so many seconds; of those that are left there is no more than their text. The
+second form is for a file that is one picture, whose longer side has so many pixels at the most.
+The output is one line of JSON, then the bytes of all parts.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import os
 import resource
 import struct
 import sys
+import time
 import zlib
 
 TYPE_CHECKING = False
@@ -34,13 +39,23 @@ _LEAST_SIDE = 400
 _FAULTS = {4: "password", 5: "password"}
 _BGR = 2
 _WHITE = 0xFFFFFFFF
+_UNDRAWN = 0xFFFE01FD
+"""No picture is all of this colour: where it is, nothing was drawn."""
+LARGE, LATE = 1, 2
+"""Why there is no picture of a page: it has too many bytes, or the time to draw is over."""
+MOST_PICTURE = 3 * (5 << 20) // 4
+"""Bytes of one picture; see `executor.tools.rich`."""
 _ANNOTATIONS = 1
 
 
-def confine() -> None:
-    """Give up what taking a file apart does not need. Limits only go down from here."""
+def confine(memory: int = MEMORY) -> None:
+    """Give up what taking a file apart does not need. Limits only go down from here.
+
+    Args:
+        memory: bytes. Some kernels end the whole box when its memory runs out.
+    """
     wanted = {
-        resource.RLIMIT_AS: MEMORY,
+        resource.RLIMIT_AS: min(memory, MEMORY),
         resource.RLIMIT_CPU: SECONDS,
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_FSIZE: 0,
@@ -88,8 +103,14 @@ class Document:
         text = buffer.raw[: 2 * max(written - 1, 0)].decode("utf-16-le", "replace")
         return text.replace("\r\n", "\n").replace("\0", "")
 
-    def picture(self, page: Any, side: int) -> bytes:
-        """A page as a PNG file whose longer side has this many pixels."""
+    def picture(self, page: Any, side: int, paper: int = _WHITE) -> bytes:
+        """A page as a PNG file; empty if there is no memory for it, or nothing was drawn.
+
+        Args:
+            page: the page.
+            side: pixels of its longer side.
+            paper: the colour on which it is drawn.
+        """
         width, height = (
             max(float(size), 1.0)
             for size in (self._pdf.FPDF_GetPageWidthF(page), self._pdf.FPDF_GetPageHeightF(page))
@@ -101,10 +122,13 @@ class Document:
         bitmap = self._pdf.FPDFBitmap_CreateEx(across, down, _BGR, pixels, stride)
         if not bitmap:
             return b""
-        self._pdf.FPDFBitmap_FillRect(bitmap, 0, 0, across, down, _WHITE)
+        self._pdf.FPDFBitmap_FillRect(bitmap, 0, 0, across, down, paper)
         self._pdf.FPDF_RenderPageBitmap(bitmap, page, 0, 0, across, down, 0, _ANNOTATIONS)
         self._pdf.FPDFBitmap_Destroy(bitmap)
-        return png(pixels.raw, across, down, stride)
+        rows = pixels.raw
+        if paper == _UNDRAWN and _is_paper(rows, across, stride):
+            return b""
+        return png(rows, across, down, stride)
 
     def close(self, page: Any) -> None:
         """Free a page."""
@@ -174,6 +198,12 @@ def _is_grey(pixels: bytes, width: int, height: int, stride: int) -> bool:
     return True
 
 
+def _is_paper(rows: bytes, across: int, stride: int) -> bool:
+    """Is there nothing on it?"""
+    row = _UNDRAWN.to_bytes(4, "little")[:3] * across
+    return all(rows.startswith(row, at) for at in range(0, len(rows), stride))
+
+
 def answer(facts: dict[str, Any], pieces: list[bytes]) -> None:
     """Say it and end."""
     output = sys.stdout.buffer
@@ -184,10 +214,12 @@ def answer(facts: dict[str, Any], pieces: list[bytes]) -> None:
     os._exit(0)
 
 
-def main(library: str, first: int, last: int, most: int, text_room: int, room: int) -> None:
+def main(
+    library: str, first: int, last: int, most: int, text_room: int, room: int, seconds: int
+) -> None:
     """Take the file on the input apart and answer."""
-    data = sys.stdin.buffer.read()
-    document = Document(library, data)
+    over = time.monotonic() + seconds
+    document = Document(library, sys.stdin.buffer.read())
     facts: dict[str, Any] = {"pages": document.pages}
     if first > document.pages or document.pages < 1:
         answer({**facts, "fault": "range" if document.pages else "damaged"}, [])
@@ -196,6 +228,7 @@ def main(library: str, first: int, last: int, most: int, text_room: int, room: i
         answer({**facts, "fault": "many"}, [])
     parts: list[list[Any]] = []
     pieces: list[bytes] = []
+    side = SIDE
     for number in range(max(first, 1), end + 1):
         page = document.page(number)
         whole = document.text(page).encode("utf-8", "replace") if page else b""
@@ -204,9 +237,13 @@ def main(library: str, first: int, last: int, most: int, text_room: int, room: i
         parts.append(["page", number, len(text), len(whole) - len(text)])
         pieces.append(text)
         if page and room:
-            picture = fitting(document, page, room // (end - number + 1))
+            picture, reason = b"", LATE
+            if time.monotonic() < over:
+                share = min(room // (end - number + 1), MOST_PICTURE)
+                picture, side = fitting(document, page, share, min(SIDE, side * 4 // 3))
+                reason = 0 if picture else LARGE
             room -= len(picture)
-            parts.append(["picture", number, len(picture), 0 if picture else 1])
+            parts.append(["picture", number, len(picture), reason])
             pieces.append(picture)
         if page:
             document.close(page)
@@ -215,17 +252,33 @@ def main(library: str, first: int, last: int, most: int, text_room: int, room: i
     answer({**facts, "parts": parts}, pieces)
 
 
-def fitting(document: Document, page: Any, room: int) -> bytes:
-    """A page as large as it fits into so many bytes; nothing if it is too large however small."""
-    side = SIDE
-    while side >= _LEAST_SIDE:
-        picture = document.picture(page, side)
-        if len(picture) <= room:
-            return picture
-        side = side * 2 // 3
-    return b""
+def alone(library: str, room: int, side: int) -> None:
+    """The picture that is all of the file on the input, made smaller."""
+    document = Document(library, sys.stdin.buffer.read())
+    page = document.page(1)
+    picture = fitting(document, page, min(room, MOST_PICTURE), side, _UNDRAWN)[0] if page else b""
+    part = ["picture", 1, len(picture), 0 if picture else LARGE]
+    answer({"pages": 1, "parts": [part]}, [picture])
+
+
+def fitting(
+    document: Document, page: Any, room: int, side: int, paper: int = _WHITE
+) -> tuple[bytes, int]:
+    """A page as large as it fits into so many bytes, and its longer side.
+
+    Nothing if it is too large however small, or if nothing is drawn.
+    """
+    picture = document.picture(page, side, paper)
+    while len(picture) > room and side > _LEAST_SIDE:
+        by_size = int(side * 0.97 * (room / len(picture)) ** 0.5)
+        side = max(min(side * 9 // 10, by_size), _LEAST_SIDE)
+        picture = document.picture(page, side, paper)
+    return (picture if len(picture) <= room else b""), side
 
 
 if __name__ == "__main__":
-    confine()
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    confine(int(sys.argv[2]))
+    if sys.argv[3] == "alone":
+        alone(sys.argv[1], *map(int, sys.argv[4:]))
+    else:
+        main(sys.argv[1], *map(int, sys.argv[3:]))

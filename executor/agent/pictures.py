@@ -10,18 +10,12 @@ from __future__ import annotations
 import re
 import zlib
 
-from . import files
-from .operation import Failure
 from .text import HEAD, media_type
-from .workspace import shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from typing import Any, TypeAlias
-
-    from .operation import Operation, Steps
-    from .workspace import Workspace
 
     Looking: TypeAlias = Generator[None, Any, tuple[int, int]]
 
@@ -70,33 +64,6 @@ def looked_through(data: bytes) -> Generator[None, Any, Picture | None]:
     return Picture(media, width, height)
 
 
-def read_image(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
-    """A picture's bytes, its type and its size in pixels."""
-    path, limit = arguments["path"], arguments["max_bytes"]
-    content = yield from files.content(workspace, path, limit)
-    size = len(content.data)
-    try:
-        picture = yield from looked_through(content.data)
-    except Damaged as error:
-        media = media_type(content.data[:HEAD])
-        raise Failure(
-            "EXECUTION_ERROR",
-            f"{shown(path)} is damaged ({media}, {size} bytes): {error}. It can't be shown.",
-            {"media_type": media, "size": size},
-        ) from None
-    if picture is None:
-        raise Failure("CONFLICT", f"{shown(path)} is no longer a picture. Read it again.")
-    sides = {"width": picture.width, "height": picture.height}
-    if picture.is_too_large:
-        raise Failure(
-            "TOO_LARGE",
-            f"{shown(path)} has {picture.width}x{picture.height} pixels; at most "
-            f"{MAX_SIDE}x{MAX_SIDE} can be shown. Use run_command to make a smaller one of it.",
-            {**sides, "limit": MAX_SIDE},
-        )
-    return {**content.facts, "media_type": picture.media_type, **sides}, content.data
-
-
 def _number(data: bytes, at: int, size: int, *, little: bool = False) -> int:
     piece = data[at : at + size]
     if len(piece) < size:
@@ -114,19 +81,28 @@ def _sides(width: int, height: int) -> tuple[int, int]:
 
 _PNG_DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+_PNG_NEEDED = frozenset({b"IHDR", b"PLTE", b"IDAT", b"IEND"})
+_LAST_FILTER = 4
+_INTERLACED = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2),
+               (0, 1, 1, 2))  # fmt: skip
+"""Of each pass: where it begins across and down, and its steps."""
 
 
 def _png(data: bytes) -> Looking:
     view = memoryview(data)
-    at, count = 8, 0
+    at, count, colours = 8, 0, 0
     pixels: list[memoryview] = []
     while True:
         length, name = _number(data, at, 4), data[at + 4 : at + 8]
         end = at + 8 + length
         if _number(data, end, 4) != zlib.crc32(view[at + 4 : end]):
             raise Damaged(f"the checksum of its block at byte {at} is wrong")
-        if count == 0 and (name != b"IHDR" or length != 13):
-            raise Damaged("its header is missing")
+        if (count == 0) != (name == b"IHDR") or (count == 0 and length != 13):
+            raise Damaged("its header is missing, or is there twice")
+        if not name[0] & 0x20 and name not in _PNG_NEEDED:
+            raise Damaged(f"no reader knows the block at byte {at}, which all have to")
+        if name == b"PLTE" and not pixels:
+            colours = length
         if name == b"IDAT":
             pixels.append(view[at + 8 : end])
         if name == b"IEND":
@@ -138,49 +114,93 @@ def _png(data: bytes) -> Looking:
     depth, colour, packing, filtering, interlaced = data[24:29]
     if depth not in _PNG_DEPTHS.get(colour, ()) or packing or filtering or interlaced > 1:
         raise Damaged("its header makes no sense")
+    if colour == 3 and (not colours or colours % 3 or colours > 3 * 256):
+        raise Damaged("its table of colours is missing")
     if max(width, height) <= MAX_SIDE:
-        row = (width * depth * _CHANNELS[colour] + 7) // 8 + 1
-        yield from _require_pixels(pixels, None if interlaced else row * height)
+        rows = _Rows(_passes(width, height, depth * _CHANNELS[colour], interlaced))
+        yield from _require_pixels(pixels, rows)
     return width, height
 
 
-def _require_pixels(pieces: list[memoryview], size: int | None) -> Generator[None, Any, None]:
+def _passes(width: int, height: int, bits: int, interlaced: int) -> list[tuple[int, int]]:
+    """Bytes of a row, and rows, of each pass over the picture."""
+    found = []
+    for left, top, across, down in _INTERLACED if interlaced else ((0, 0, 1, 1),):
+        columns = -(-max(width - left, 0) // across)
+        rows = -(-max(height - top, 0) // down)
+        if columns and rows:
+            found.append(((columns * bits + 7) // 8 + 1, rows))
+    return found
+
+
+class _Rows:
+    """Unpacked rows as they come: how many bytes, and whether each begins with a known filter.
+
+    Args:
+        passes: bytes of a row, and rows, of each pass.
+    """
+
+    def __init__(self, passes: list[tuple[int, int]]) -> None:
+        self.size = sum(row * rows for row, rows in passes)
+        self.found = 0
+        self._passes = passes
+        self._in_pass = 0
+
+    def take(self, data: bytes) -> None:
+        """Look at the next bytes."""
+        self.found += len(data)
+        at = 0
+        while at < len(data) and self._passes:
+            row, rows = self._passes[0]
+            end = min(len(data), at + row * rows - self._in_pass)
+            if max(data[at + -self._in_pass % row : end : row], default=0) > _LAST_FILTER:
+                raise Damaged("its pixels make no sense")
+            self._in_pass += end - at
+            at = end
+            if self._in_pass == row * rows:
+                self._passes, self._in_pass = self._passes[1:], 0
+
+
+def _require_pixels(pieces: list[memoryview], rows: _Rows) -> Generator[None, Any, None]:
     """Unpack all pixels, a piece at a time, to see that they are there.
 
     Args:
         pieces: of the packed pixels.
-        size: bytes of all; None = unknown. Never more than for the largest picture.
+        rows: takes them.
     """
     unpacker = zlib.decompressobj()
-    most = size if size is not None else 9 * MAX_SIDE * MAX_SIDE
-    found = 0
     try:
         for piece in pieces:
             rest = bytes(piece)
-            while rest and not unpacker.eof and found <= most:
-                found += len(unpacker.decompress(rest, _STEP))
+            while rest and not unpacker.eof and rows.found <= rows.size:
+                rows.take(unpacker.decompress(rest, _STEP))
                 rest = unpacker.unconsumed_tail
                 yield None
+        while not unpacker.eof and rows.found <= rows.size:
+            more = unpacker.decompress(b"", _STEP)
+            if not more:
+                break
+            rows.take(more)
+            yield None
     except zlib.error:
         raise Damaged("its pixels can't be unpacked") from None
-    while not unpacker.eof and found <= most and (more := len(unpacker.decompress(b"", _STEP))):
-        found += more
-        yield None
-    if not unpacker.eof or (size is not None and found != size):
+    if not unpacker.eof or rows.found != rows.size:
         raise Damaged("pixels are missing")
 
 
 # ─── JPEG ───────────────────────────────────────────────────────────────────────────
 
 _JPEG_FRAMES = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
-_JPEG_ALONE = frozenset({0x01, *range(0xD0, 0xD8)})
+_JPEG_READ = frozenset({0xC0, 0xC1, 0xC2, 0xC9, 0xCA})
+"""Frames that readers know: of eight bits, and not of the kinds that were never used."""
+JPEG_ALONE = frozenset({0x01, *range(0xD0, 0xD8)})
 _JPEG_MARK = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 
 
 def _jpeg(data: bytes) -> Looking:
     at, count = 2, 0
     sides: tuple[int, int] | None = None
-    has_pixels = False
+    has_tables = has_pixels = False
     while True:
         count += 1
         if count % _BLOCKS == 0:
@@ -190,16 +210,21 @@ def _jpeg(data: bytes) -> Looking:
         mark = _number(data, at + 1, 1)
         if mark == 0xD9:
             break
-        if mark == 0xFF or mark in _JPEG_ALONE:
+        if mark == 0xFF or mark in JPEG_ALONE:
             at += 1 if mark == 0xFF else 2
             continue
         end = at + 2 + max(_number(data, at + 2, 2), 2)
         if end > len(data):
             raise Damaged("it ends too early")
         if mark in _JPEG_FRAMES:
+            if sides is not None or mark not in _JPEG_READ or _number(data, at + 4, 1) != 8:
+                raise Damaged("it is of a kind that few programs read")
             sides = _sides(_number(data, at + 7, 2), _number(data, at + 5, 2))
         at = end
+        has_tables = has_tables or mark == 0xDB
         if mark == 0xDA:
+            if sides is None or not has_tables:
+                raise Damaged("its header is missing")
             at, has_pixels = (yield from _after_scan(data, end)), True
     if sides is None or not has_pixels:
         raise Damaged("pixels are missing")
@@ -231,6 +256,8 @@ def _gif(data: bytes) -> Looking:
         if mark == 0x21:
             at = yield from _after_blocks(data, at + 2)
         elif mark == 0x2C:
+            if not 1 <= _number(data, at + 10 + _colours(_number(data, at + 9, 1)), 1) <= 8:
+                raise Damaged("its pixels make no sense")
             at = yield from _after_blocks(data, at + 11 + _colours(_number(data, at + 9, 1)))
             has_pixels = True
         else:
@@ -283,7 +310,7 @@ def _webp(data: bytes) -> Looking:
 
 
 def _webp_lossy(data: bytes, at: int) -> tuple[int, int]:
-    if data[at + 3 : at + 6] != b"\x9d\x01\x2a":
+    if data[at + 3 : at + 6] != b"\x9d\x01\x2a" or data[at] & 1:
         raise Damaged("its header makes no sense")
     both = (_number(data, at + 6, 2, little=True), _number(data, at + 8, 2, little=True))
     return _sides(both[0] & 0x3FFF, both[1] & 0x3FFF)
@@ -313,5 +340,3 @@ _LOOKS: dict[str, Callable[[bytes], Looking]] = {
     "image/gif": _gif,
     "image/webp": _webp,
 }
-
-OPERATIONS: dict[str, Operation] = {"read_image": read_image}

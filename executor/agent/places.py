@@ -31,18 +31,40 @@ THERE, MISSING, OUTSIDE, UNCLEAR = "there", "missing", "outside", "unclear"
 def resolve(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
     """One record for each of the paths, in order; no path makes the whole fail."""
     places: list[dict[str, Any]] = []
+    leaves = arguments.get("reach") == "box"
     for path in arguments["paths"]:
-        places.append(_place(workspace, path))
+        places.append(_place(workspace, path, leaves))
         if len(places) % _AT_A_TIME == 0:
             yield None
     return {"places": places}, b""
 
 
-def _place(workspace: Workspace, path: str) -> dict[str, Any]:
+def _place(workspace: Workspace, path: str, leaves: bool = False) -> dict[str, Any]:
+    """The record of one path.
+
+    Args:
+        workspace: where paths without a leading slash begin.
+        path: as the host gives it.
+        leaves: links of the workspace lead out of it, too.
+    """
+    found = _looked_up(workspace, path)
+    if found["state"] == OUTSIDE and leaves and not path.startswith("/"):
+        beside = _looked_up(workspace, f"{workspace.root.rstrip('/')}/{path}", outside=True)
+        return beside if beside["state"] in (THERE, MISSING) else found
+    return found
+
+
+def own_place(workspace: Workspace, path: str) -> str | None:
+    """Where a path is without following its last part, as rules name it; None = unclear."""
+    found = _looked_up(workspace, path)
+    return workspace.named(found["own"]) if found["state"] in (THERE, MISSING) else None
+
+
+def _looked_up(workspace: Workspace, path: str, *, outside: bool = False) -> dict[str, Any]:
     try:
         if len(os.fsencode(path)) > MAX_PATH or "\0" in path:
             return _unknown(path, UNCLEAR)
-        if workspace.box is not None and _is_beside(workspace, path):
+        if workspace.box is not None and (outside or _is_beside(workspace, path)):
             return _beside(workspace.box, path)
         name = workspace.plain(workspace.spelled_out(path))
         return _direct(workspace, name) or _Trace(workspace).follow(name)

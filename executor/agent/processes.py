@@ -50,11 +50,13 @@ def spawn(
     out: int,
     err: int,
     source: int = -1,
+    files: tuple[int, ...] = (),
 ) -> int:
     """Start the program in this file in its own session, with nothing or `source` on its input.
 
     `posix_spawn` is vfork: a third faster than fork and exec for a process of our size.
-    It can't change the directory, so the agent itself goes there and back.
+    It can't change the directory, so the agent itself goes there and back. Descriptors of
+    `files` are let through for this moment, in which nothing else can start.
 
     Returns:
         The process id. SIGCHLD will tell its end; only `reap` may wait for it.
@@ -66,6 +68,8 @@ def spawn(
     _refuse_lease(program)
     os.chdir(directory)
     try:
+        for file in files:
+            os.set_inheritable(file, True)
         pid = os.posix_spawn(
             program,
             argv,
@@ -82,6 +86,8 @@ def spawn(
         )
     finally:
         os.chdir("/")
+        for file in files:
+            os.set_inheritable(file, False)
     prefer_as_victim(pid)
     return pid
 

@@ -159,10 +159,10 @@ class Roots:
         Raises:
             Failure: the paths can't be had together, or may not be changed.
         """
-        if op == "resolve" and any(map(_is_absolute, arguments["paths"])):
+        reaches = arguments.get("reach") == "box"
+        if op == "resolve" and (reaches or any(map(_is_absolute, arguments["paths"]))):
             self._worktree.box = self._all()
         paths = self._paths(op, arguments)
-        reaches = arguments.get("reach") == "box"
         if not reaches and not any(map(_is_absolute, paths)):
             return self._worktree
         if reaches and op in READS:

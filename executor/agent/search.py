@@ -48,6 +48,10 @@ _MAX_WAITING = 32 << 20
 _MAX_REASON = 2000
 _MAX_NAMED = 5
 _MAX_HIDDEN = 3
+_MAX_CANDIDATES = 100_000
+"""Files with matches that are looked at where some files may not be read."""
+_OPEN_AT_A_TIME = 100
+"""Files that are open at a time: fewer than every box may have."""
 _MAX_IGNORED = 1 << 20
 """Bytes of matches that are looked at to say that there are some in ignored files."""
 _MAX_IGNORED_FILE = "16M"
@@ -65,19 +69,27 @@ _COMMON = [
 ]
 
 
-def _run(argv: list[str], take: Take, enough: Callable[[], bool] = lambda: False) -> Runs:
+def _run(
+    argv: list[str],
+    take: Take,
+    enough: Callable[[], bool] = lambda: False,
+    files: tuple[int, ...] = (),
+) -> Runs:
     """Run a program, handing each piece of its output to `take`.
 
     More output may come in whenever `take` gives way; it waits its turn.
 
     Args:
+        argv: its file and arguments.
+        take: takes a piece.
         enough: nothing more is needed, and the program can be left to be ended.
+        files: see `Command`.
 
     Raises:
         Failure: LIMIT, much more output comes in than can be looked at.
     """
     waiting = _Waiting()
-    waiting.add((yield Command(argv)))
+    waiting.add((yield Command(argv, files=files)))
     while True:
         while waiting.pieces:
             for _ in take(waiting.next()):
@@ -192,6 +204,8 @@ class _Hidden:
     def __init__(self, workspace: Workspace, base: str) -> None:
         restrictions = workspace.restrictions
         self._restrictions = restrictions if restrictions and restrictions.hides_any else None
+        self.is_watched = self._restrictions is not None
+        self._asks = restrictions is not None and restrictions.asks
         self._place = ""
         if self._restrictions is not None:
             fd = workspace.open(base, os.O_PATH)
@@ -214,14 +228,11 @@ class _Hidden:
             return False
         return self._restrictions.hides(f"{self._place}/{path}" if self._place else path)
 
-
-def _denied(count: int) -> str:
-    """The sentence on files that are left out."""
-    return f"{count} file{'s' * (count > 1)} left out: rules deny to read {_them(count)}."
-
-
-def _them(count: int) -> str:
-    return "it" if count == 1 else "them"
+    def told(self, count: int) -> str:
+        """The sentence on files that are left out."""
+        them = "it" if count == 1 else "them"
+        said = f"{count} file{'s' * (count > 1)} left out: rules deny to read {them}"
+        return f"{said}{', or ask first: give the path of one' if self._asks else ''}."
 
 
 # ─── glob ───────────────────────────────────────────────────────────────────────────
@@ -393,7 +404,7 @@ class _Glob:
         self._rest = b""
         age_of = self._age if arguments.get("order") == "modified" else _no_age
         keep = arguments.get("max_results", 1000)
-        hidden = _Hidden(workspace, base)
+        self._hidden = hidden = _Hidden(workspace, base)
         self._visible = _Matches(pattern, self._prefix, keep, age_of, hidden)
         self._all = _Matches(pattern, self._prefix, keep, age_of, hidden)
         self._links: dict[str, list[str]] = {}
@@ -452,7 +463,7 @@ class _Glob:
         if ignored:
             notes.append(f"{ignored} match{'es' * (ignored > 1)} hidden by .gitignore.")
         if denied := max(self._visible.denied, self._all.denied):
-            notes.append(_denied(denied))
+            notes.append(self._hidden.told(denied))
         if self._unreadable:
             notes.append(_unread(self._unreadable))
         if self._partial:
@@ -582,8 +593,16 @@ class Options:
         self.show: str = arguments.get("show", "lines")
         self.expression = _expression(arguments)
 
-    def argv(self, program: str, path: str, *, ignored: bool, narrow: list[str]) -> list[str]:
-        """The command that searches `path`."""
+    def argv(
+        self,
+        program: str,
+        path: str,
+        *,
+        ignored: bool,
+        narrow: list[str],
+        show: list[str] | None = None,
+    ) -> list[str]:
+        """The command that searches `path`; `show` is what it prints instead."""
         return [
             program,
             *_COMMON,
@@ -591,12 +610,17 @@ class Options:
             "--with-filename",
             "--null",
             "--binary",
-            *self._shown(),
+            *(self._shown() if show is None else show),
             *narrow,
             *self.expression,
             "--",
             "./" + path,
         ]
+
+    def argv_of(self, program: str, paths: list[str]) -> list[str]:
+        """The command that searches these files, whatever they are called."""
+        common = [*_COMMON, "--with-filename", "--null", "--binary"]
+        return [program, *common, *self._shown(), *self.expression, "--", *paths]
 
     def _shown(self) -> list[str]:
         """The options that say what is printed of a match."""
@@ -682,6 +706,11 @@ class Filter:
         reading = self._reading(path)
         return (reading is not None and reading <= self._best) != self._negated
 
+    @property
+    def is_watched(self) -> bool:
+        """There are files that may not be read."""
+        return self.hidden is not None and self.hidden.is_watched
+
     def hides(self, path: bytes) -> bool:
         """May it not be read?"""
         text = os.fsdecode(path)
@@ -750,7 +779,7 @@ def grep(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
     if name_filter.hidden:
         denied = yield from _count_hidden(workspace, base, name_filter)
         if denied:
-            hits.warn(_denied(denied))
+            hits.warn(name_filter.hidden.told(denied))
     hidden = None
     if not hits.matches and stat.S_ISDIR(status.st_mode):
         hidden = yield from _look_at_ignored(workspace, options, arguments, name_filter, base)
@@ -829,6 +858,12 @@ def _search(
     kind_of_hits = Hits if options.show == "lines" else Names
     hits = kind_of_hits(options, name_filter, workspace.prefix or options.named)
     narrow = [*name_filter.flags, *workspace.unsearched]
+    if name_filter.is_watched:
+        argv = options.argv(
+            workspace.ripgrep, base, ignored=ignored, narrow=narrow, show=["--files-with-matches"]
+        )
+        exit = yield from _search_opened(workspace, options, argv, name_filter, hits, most)
+        return hits, exit
     argv = options.argv(workspace.ripgrep, base, ignored=ignored, narrow=narrow)
     kills = _kills()
     exit = yield from _run(argv, hits.feed, lambda: hits.read > most)
@@ -844,6 +879,105 @@ def _search(
             raise failure
         hits.stop(failure.message)
     return hits, exit
+
+
+def _search_opened(
+    workspace: Workspace,
+    options: Options,
+    argv: list[str],
+    name_filter: Filter,
+    hits: Hits | Names,
+    most: int,
+) -> Generator[Command | None, bytes | Exit | None, Exit]:
+    """The same where some files may not be read: what is searched is what the agent opened.
+
+    A path may be made to lead elsewhere between ripgrep's look at it and its opening it. So it
+    is first asked only which files are worth a look, and then has them opened for it. What the
+    first search says of files that may not be read changes nothing of what the model is told.
+    """
+    names = _Paths(name_filter)
+    kills = _kills()
+    exit = yield from _run(argv, names.take, lambda: names.is_full)
+    if exit.status == 2 and not names.read:
+        yield from _require_valid(workspace, options, name_filter)
+    elif exit.status not in (0, 1, 2):
+        raise _early_end(exit.status, kills)
+    if names.is_full:
+        hits.stop(f"only the first {_MAX_CANDIDATES} files with matches were looked at")
+    for start in range(0, len(names.found), _OPEN_AT_A_TIME):
+        yield from _search_some(
+            workspace, options, names.found[start : start + _OPEN_AT_A_TIME], hits, most
+        )
+        if hits.read > most:
+            hits.stop(f"the search was ended after {most >> 20} MiB of matches")
+            break
+    return Exit(0 if hits.matches else max(exit.status, 1), exit.stderr)
+
+
+def _search_some(
+    workspace: Workspace, options: Options, names: list[bytes], hits: Hits | Names, most: int
+) -> Generator[Command | None, bytes | Exit | None, None]:
+    """Search these files, each as it is opened now."""
+    opened: dict[bytes, bytes] = {}
+    files: list[int] = []
+    try:
+        for name in names:
+            try:
+                fd = workspace.open(os.fsdecode(name), os.O_RDONLY)
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    raise workspace.failure(error, os.fsdecode(name)) from error
+                continue  # it is gone, or it may not be read
+            files.append(fd)
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                opened[b"/proc/self/fd/%d" % fd] = name
+        if not opened:
+            return
+        hits.begin(opened)
+        argv = options.argv_of(workspace.ripgrep, [os.fsdecode(path) for path in opened])
+        kills = _kills()
+        exit = yield from _run(argv, hits.feed, lambda: hits.read > most, tuple(files))
+        if exit.status not in (0, 1, 2):
+            hits.stop(_early_end(exit.status, kills).message)
+        elif hits.read <= most:
+            yield from hits.finish()
+    finally:
+        for fd in files:
+            os.close(fd)
+
+
+class _Paths:
+    """ripgrep's names of files that are wanted, a limited number of them.
+
+    Attributes:
+        found: the names.
+        read: bytes taken.
+    """
+
+    def __init__(self, name_filter: Filter) -> None:
+        self.found: list[bytes] = []
+        self.read = self._work = self._size = 0
+        self._rest = b""
+        self._filter = name_filter
+
+    @property
+    def is_full(self) -> bool:
+        """There is no room for more."""
+        return len(self.found) >= _MAX_CANDIDATES or self._size > _MAX_WAITING
+
+    def take(self, piece: bytes) -> Pauses:
+        """Take the next piece of the output."""
+        self.read += len(piece)
+        *paths, self._rest = (self._rest + piece).split(b"\0")
+        for path in paths:
+            name = path.removeprefix(b"./")
+            self._work += _OPEN + self._filter.work(name)
+            if self._filter.takes(name) and not self.is_full:
+                self.found.append(name)
+                self._size += len(name)
+            if self._work > _SLICE:
+                self._work = 0
+                yield None
 
 
 def _require_valid(workspace: Workspace, options: Options, name_filter: Filter) -> Steps:

@@ -386,6 +386,10 @@ class Service:
                 self.commands.background(name)(channel, arguments, body)
                 return
             workspace = self.roots.place(name, arguments)
+            if arguments.get("rules") is not None:
+                from .restrictions import bound
+
+                workspace = bound(workspace, arguments["rules"])
             outcome = self._operation(name)(workspace, arguments, body)
             if isinstance(outcome, tuple):
                 self.reply(channel, *outcome)
@@ -403,9 +407,8 @@ class Service:
             if name in RICH:
                 from .notebooks import OPERATIONS
                 from .pages import OPERATIONS as PAGES
-                from .pictures import OPERATIONS as PICTURES
 
-                self.operations.update(OPERATIONS | PICTURES | PAGES)
+                self.operations.update(OPERATIONS | PAGES)
             else:
                 from .restrictions import OPERATIONS as RESTRICTIONS
                 from .search import OPERATIONS
@@ -523,7 +526,7 @@ class Task:
             environment = {"PATH": os.defpath, "LANG": "C.UTF-8"}
             argv = command.argv
             self.pid = processes.spawn(
-                argv[0], argv, environment, self.directory, out, err, command.source
+                argv[0], argv, environment, self.directory, out, err, command.source, command.files
             )
         except OSError as error:
             failure = processes.start_failure(error, os.path.basename(command.argv[0]))

@@ -12,7 +12,7 @@ import os
 import stat
 
 from .operation import Failure
-from .workspace import SAFE, Denied, Place, Workspace, kind, letter, shown
+from .workspace import SAFE, Denied, Place, Workspace, kind, letter, require_judged, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -280,6 +280,7 @@ def delete(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Step
         if status is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         workspace.require_free(status, path)
+        require_judged(status, path, arguments.get("judged"))
         name = workspace.prefix + workspace.plain(path)
         if not stat.S_ISDIR(status.st_mode):
             os.unlink(place.name, dir_fd=place.parent)

@@ -99,6 +99,27 @@ def identity(status: os.stat_result) -> tuple[int, ...]:
     )
 
 
+def mark(status: os.stat_result) -> str:
+    """Changes whenever the file is replaced, written or its mode changed."""
+    return ":".join(map(str, identity(status)))
+
+
+def require_judged(there: os.stat_result | None, path: str, judged: str | None) -> None:
+    """Refuse to lose anything else than what the host has judged the change by.
+
+    Args:
+        there: what is at the path.
+        path: for the message.
+        judged: the mark of what was there; empty = nothing, None = it does not matter.
+    """
+    if judged is None or judged == ("" if there is None else mark(there)):
+        return
+    what = "appeared" if not judged else "changed" if there is not None else "went away"
+    raise Failure(
+        "CONFLICT", f"{shown(path)} {what} while the call was judged; make the call again."
+    )
+
+
 def rename_exclusive(source_parent: int, source: str, parent: int, name: str) -> None:
     """Rename that fails with `FileExistsError` instead of replacing anything."""
     renameat2 = getattr(_libc, "renameat2", None)
@@ -148,6 +169,17 @@ class Denied(PermissionError):
     def __init__(self, rule: str) -> None:
         super().__init__(errno.EACCES, os.strerror(errno.EACCES))
         self.rule = rule
+
+
+class Asked(Denied):
+    """The same, where the rule wants somebody asked first, and nobody was."""
+
+
+class Elsewhere(PermissionError):
+    """What was opened, or would be changed, is not what the call was judged by."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.EACCES, os.strerror(errno.EACCES))
 
 
 class Place:
@@ -491,7 +523,9 @@ class Workspace:
             fd: of the file, or of the directory that it is in.
             name: its name in the directory.
         """
-        path = os.readlink(f"/proc/self/fd/{fd}").removesuffix(" (deleted)")
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        if path.endswith(" (deleted)") and not os.fstat(fd).st_nlink:
+            path = path.removesuffix(" (deleted)")  # otherwise that is its name
         if name:
             path = f"{path.rstrip('/')}/{name}"
         if path == self._named[:-1]:
@@ -546,6 +580,13 @@ class Workspace:
     def failure(self, error: OSError, path: str) -> Failure:
         """The reply for an error that the kernel gave for `path`."""
         name = shown(path) or "."
+        if isinstance(error, Elsewhere):
+            reason = f"{name} leads elsewhere than when the call was judged; make the call again."
+            return Failure("CONFLICT", reason)
+        if isinstance(error, Asked):
+            reason = f"{name} is not allowed: the rule {error.rule} asks first, and this call was "
+            reason += "not asked about. Make a call for this path alone."
+            return Failure("PERMISSION_DENIED", reason, {"rule": error.rule})
         if isinstance(error, Denied):
             reason = f"{name} is not allowed: the rule {error.rule} denies it."
             return Failure("PERMISSION_DENIED", reason, {"rule": error.rule})

@@ -14,16 +14,18 @@ import contextlib
 import io
 import json
 import os
+import re
 import select
 import termios
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
-from rich.cells import cell_len
-from rich.console import Console, Group, RenderableType
+from rich.cells import cell_len, chop_cells
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.rule import Rule
+from rich.segment import Segment
 from rich.text import Text
 
 from executor.errors import Code, ToolError
@@ -36,6 +38,8 @@ TERMINAL = "/dev/tty"
 USUAL_SIZE = (80, 24)
 MAX_LINE = 1 << 20
 """Characters that may be typed."""
+MAX_TOLD = 100_000
+"""Characters of a description, a reason or a rule, each on one line."""
 _PATIENCE = 2.0
 """Seconds that a withdrawn question may take to leave the terminal."""
 
@@ -46,6 +50,10 @@ _KEYS = {
     **{"\x1bOD": "left", "\x1bOC": "right", "\x1bOH": "home", "\x1bOF": "end"},
     **{"\x1b[3~": "delete", "\x1b[1~": "home", "\x1b[4~": "end"},
 }
+
+
+_UNENDED = re.compile(r"\x1b(?:[\[O][^@-~]{0,16})?\Z")
+"""The beginning of a key's sequence."""
 
 
 class _Withdrawn(Exception):
@@ -73,7 +81,7 @@ class Screen:
     def __init__(self, path: str, wake: int) -> None:
         self._wake = wake
         self._keys: list[str] = []
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._reader = Keys()
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
         except OSError as error:
@@ -140,7 +148,7 @@ class Screen:
                 data = b""
             if not data:
                 raise _Refused
-            self._keys += _split(self._decoder.decode(data))
+            self._keys += self._reader.take(data)
         key = self._keys.pop(0)
         if key == "interrupt":
             self.write("\n")
@@ -167,18 +175,16 @@ class Screen:
             cursor = _edited(typed, cursor, key)
 
     def _draw(self, prompt: str, typed: Sequence[str], cursor: int) -> None:
-        """The part of the line around the cursor that has room."""
-        shown = [one_line(character) for character in typed]
-        room = max(self.size[0] - cell_len(prompt) - 2, 8)
-        start = cursor
-        while start and cell_len("".join(shown[start - 1 : cursor])) < room:
-            start -= 1
-        end = cursor
-        while end < len(shown) and cell_len("".join(shown[start : end + 1])) < room:
-            end += 1
-        back = cell_len("".join(shown[cursor:end]))
-        move = f"\x1b[{back}D" if back else ""
-        self.write(f"\r\x1b[K{prompt}{''.join(shown[start:end])}{move}")
+        """The part of the line around the cursor that has room; only that is looked at."""
+        left = max(self.size[0] - cell_len(prompt) - 2, 8)
+        before, after = "", ""
+        start = end = cursor
+        while start and (width := cell_len(shown := one_line(typed[start - 1]))) < left:
+            before, left, start = shown + before, left - width, start - 1
+        while end < len(typed) and (width := cell_len(shown := one_line(typed[end]))) < left:
+            after, left, end = after + shown, left - width, end + 1
+        move = f"\x1b[{cell_len(after)}D" if after else ""
+        self.write(f"\r\x1b[K{prompt}{before}{after}{move}")
 
     def show(self, *parts: RenderableType) -> None:
         """Show all of it, page by page; the last page stays.
@@ -212,6 +218,21 @@ class Screen:
         with console.capture() as capture:
             console.print(what)
         return capture.get().rstrip("\n").split("\n")
+
+
+class Keys:
+    """What a terminal sends → keys; a slow line brings some of them in pieces."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._begun = ""
+
+    def take(self, data: bytes) -> list[str]:
+        """The keys that are whole: characters, and names from `_KEYS`."""
+        text = self._begun + self._decoder.decode(data)
+        begun = _UNENDED.search(text)
+        self._begun = begun[0] if begun is not None else ""
+        return list(_split(text.removesuffix(self._begun)))
 
 
 def _split(text: str) -> Iterator[str]:
@@ -314,7 +335,7 @@ def _changed(screen: Screen, arguments: Mapping[str, Any]) -> dict[str, Any] | N
         screen.write("Write a JSON object, as it was.\n")
 
 
-_IN_DIFF = frozenset({"content", "old_string", "new_string", "edits"})
+_IN_DIFF = frozenset({"content", "old_string", "new_string", "edits", "new_source"})
 
 
 def _request_parts(request: ApprovalRequest) -> Iterator[RenderableType]:
@@ -333,25 +354,56 @@ def _request_parts(request: ApprovalRequest) -> Iterator[RenderableType]:
     if rest:
         yield _shown(json_line(rest, indent=2), "dim")
     if request.description:
-        yield _shown(f"The model says: {request.description}", "italic")
+        yield _told("The model says", request.description, "italic")
     if unseen := hidden(f"{request.action}{request.diff or ''}"):
         named = ", ".join(f"{name} ({count})" for name, count in unseen.items())
         yield Text(f"It holds characters that are not seen: {named}", style="bold red")
-    yield _shown(f"Why you are asked: {request.reason}")
+    yield _told("Why you are asked", request.reason)
     for rule in request.rules:
-        yield _shown(f"Always: {rule}")
+        yield _told("Always", rule)
 
 
-def _shown(text: str, style: str = "") -> Text:
-    return Text(visible(text), style=style, overflow="fold")
+class _Foreign:
+    """Text that others wrote, set in on every line: none can be taken for one of ours.
+
+    rich's own wrapping takes a second for ten thousand lines.
+
+    Args:
+        lines: what acts or hides in them is shown as escapes.
+        style: of a line.
+    """
+
+    def __init__(self, lines: Iterable[str], style: Callable[[str], str]) -> None:
+        self._lines = lines
+        self._style = style
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        width = max(options.max_width - len(_MARGIN), 8)
+        for line in self._lines:
+            style = console.get_style(self._style(line))
+            for piece in chop_cells(line.expandtabs(), width) or [""]:
+                yield Segment(_MARGIN)
+                yield Segment(piece, style)
+                yield Segment.line()
 
 
-def _coloured(diff: str) -> Text:
+_MARGIN = "  "
+
+
+def _shown(text: str, style: str = "none") -> _Foreign:
+    return _Foreign(visible(text).split("\n"), lambda line: style)
+
+
+def _told(label: str, text: str, style: str = "") -> Text:
+    """One line that is ours, with a text in it that is not."""
+    return Text(f"{label}: {one_line(text, MAX_TOLD)}", style=style, overflow="fold")
+
+
+def _coloured(diff: str) -> _Foreign:
     styles = {"+": "green", "-": "red", "@": "cyan"}
-    lines = visible(diff).split("\n")
-    return Text("\n").join(
-        Text(line, style=styles.get(line[:1], ""), overflow="fold") for line in lines
-    )
+    # Line by line: the end of a line may be what differs.
+    lines = map(visible, diff.split("\n"))
+    return _Foreign(lines, lambda line: styles.get(line[:1], "none"))
 
 
 def answers(screen: Screen, questions: Sequence[Question]) -> dict[str, list[str]]:
@@ -375,7 +427,8 @@ def _answered(screen: Screen, question: Question) -> list[str]:
         _shown(question.question, "bold"),
     ]
     for number, option in enumerate(question.options, 1):
-        parts.append(_shown(f"{number}. {option.label}: {option.description}"))
+        told = one_line(option.description, MAX_TOLD)
+        parts.append(_shown(f"{number}. {one_line(option.label)}: {told}"))
     screen.show(*parts)
     several = ", several with commas" if question.multi_select else ""
     while True:
@@ -443,7 +496,12 @@ class TerminalApprover:
                 with contextlib.suppress(RuntimeError):  # the loop is closed: the run is over
                     loop.call_soon_threadsafe(settle, result, failure)
 
-            threading.Thread(target=put, name="question", daemon=True).start()
+            try:
+                threading.Thread(target=put, name="question", daemon=True).start()
+            except RuntimeError:
+                os.close(wake)
+                os.close(sink)
+                raise
             try:
                 return await asyncio.shield(asked)
             finally:

@@ -40,12 +40,14 @@ from executor.frontends.options import (
     LoopType,
     MaxSeconds,
     Memory,
+    Model,
     ModeName,
     Pids,
     Quota,
     Runtime,
     Seccomp,
     Skills,
+    TextOnly,
     Toolset,
     Uid,
     Worktree,
@@ -66,7 +68,7 @@ from executor.frontends.running import (
     write_texts,
 )
 from executor.loop import Loop
-from executor.model import Call, Finished, LoopSpec, Result
+from executor.model import Call, Event, Finished, LoopSpec, Result, Warned
 from executor.sandbox import images as image_store
 from executor.sandbox.container import (
     LABEL_CONTROLLER,
@@ -140,6 +142,8 @@ def run(
     add_dir: AddDir = None,
     skills: Skills = None,
     worktree_skills: WorktreeSkills = None,
+    text_only: TextOnly = None,
+    model: Model = None,
     seccomp: Seccomp = None,
     quota: Quota = None,
     disk: Disk = None,
@@ -176,25 +180,29 @@ def run(
             add_dirs=tuple(add_dir) if add_dir else None,
             skills=tuple(skills) if skills else None,
             worktree_skills=worktree_skills,
+            text_only=text_only,
             seccomp=seccomp,
             quota=quota,
             disk_bytes=disk,
             idle_seconds=idle_seconds,
         )
 
-    finish(lambda: _run(spec, config, calls))
+    finish(lambda: _run(spec, config, calls, model))
 
 
-async def _run(make: Callable[[Catalog], LoopSpec], config: Path | None, calls: str) -> int:
+async def _run(
+    make: Callable[[Catalog], LoopSpec], config: Path | None, calls: str, model: str | None
+) -> int:
     settings, catalog = settings_of(config)
+    settings = settings.with_model(model)
     spec = make(catalog)
-    require_outside(config or settings.config_file, spec.worktree)
+    require_outside(config or settings.config_file, spec)
     source = _open_calls(calls)
     steps = Steps()
     try:
         async with Controller(settings, catalog, progress=steps, approver=terminal()) as controller:
             started = time.monotonic()
-            async with controller.open(spec) as loop:
+            async with _opened(controller, spec) as loop:
                 steps.close()
                 _tell_opened(loop, time.monotonic() - started, settings.state_directory)
                 lines = Lines()
@@ -206,6 +214,25 @@ async def _run(make: Callable[[Catalog], LoopSpec], config: Path | None, calls: 
         steps.close()
         os.close(source)
     return OK
+
+
+@contextlib.asynccontextmanager
+async def _opened(controller: Controller, spec: LoopSpec) -> AsyncIterator[Loop]:
+    """An open loop; what fails beside its calls, a hook for example, is said to the person."""
+    telling: asyncio.Task[None] | None = None
+    try:
+        async with controller.open(spec) as loop:
+            telling = asyncio.create_task(_tell_warnings(loop.events()))
+            yield loop
+    finally:
+        if telling is not None:
+            await telling  # its events end with the loop
+
+
+async def _tell_warnings(events: AsyncIterator[Event]) -> None:
+    async for event in events:
+        if isinstance(event, Warned):
+            say(event.message)
 
 
 def _open_calls(name: str) -> int:
@@ -386,12 +413,12 @@ async def _call(
     given = _arguments(text)
     settings, catalog = settings_of(config)
     spec = make(catalog)
-    require_outside(config or settings.config_file, spec.worktree)
+    require_outside(config or settings.config_file, spec)
     steps = Steps()
     try:
         async with (
             Controller(settings, catalog, progress=steps, approver=terminal()) as controller,
-            controller.open(spec) as loop,
+            _opened(controller, spec) as loop,
         ):
             steps.close()
             notices.tell(loop.capabilities, settings.state_directory)
@@ -443,36 +470,57 @@ def tools(
         str, typer.Option("--format", help="anthropic, openai or mcp.")
     ] = "anthropic",
     loop_type: LoopType = None,
+    skills: Skills = None,
     config: Config = None,
     all: Annotated[bool, typer.Option("--all", help="Disabled ones too, with reasons.")] = False,
 ) -> None:
     """Print the tools' definitions as JSON, as a model is given them."""
 
     async def work() -> int:
-        _, catalog = settings_of(config)
-        spec = catalog.loop_spec(".", toolset=toolset, loop_type=loop_type)
+        settings, catalog = settings_of(config)
+        given = tuple(skills) if skills else None
+        spec = catalog.loop_spec(".", toolset=toolset, loop_type=loop_type, skills=given)
         faults = catalog.faults(spec)
         if format not in _FORMATS:
             faults.append(f"--format: there is no {format!r}; known: {', '.join(_FORMATS)}")
         if faults:
             raise ConfigError(faults)
-        loop = Loop(spec.with_exec_id("loop"), catalog, _never)
-        reasons = loop.disabled()
-        shown = [tool for tool in loop.registry.all() if all or tool.name not in reasons]
-        definitions = [
-            _FORMATS[format](replace(tool, description=loop.description(tool))) for tool in shown
-        ]
+        controller = Controller(settings, catalog, opener=_never)
+        async with controller, controller.outlined(spec) as loop:
+            reasons = loop.disabled()
+            shown = [tool for tool in loop.registry.all() if all or tool.name not in reasons]
+            definitions = [
+                _FORMATS[format](replace(tool, description=loop.description(tool)))
+                for tool in shown
+            ]
         if all:
             for tool, definition in zip(shown, definitions, strict=True):
                 definition["disabled"] = reasons.get(tool.name)
         write_json(definitions)
+        if format == "openai":
+            _tell_of_long_descriptions(shown, definitions)
         return OK
 
     finish(work)
 
 
 def _never(spec: LoopSpec) -> NoReturn:
-    raise AssertionError("no call is run here")
+    raise AssertionError("no loop is opened here")
+
+
+OPENAI_CHARACTERS = 1024
+"""Of a description; OpenAI's API refuses a request with a longer one."""
+
+
+def _tell_of_long_descriptions(shown: Sequence[Tool], definitions: Sequence[Any]) -> None:
+    for tool, definition in zip(shown, definitions, strict=True):
+        size = len(definition["function"]["description"])
+        if size > OPENAI_CHARACTERS:
+            say(
+                f"the description of {tool.name} has {size} characters, of which OpenAI's API "
+                f"takes {OPENAI_CHARACTERS}; give it a shorter one in the catalog: "
+                f"[tools.{tool.canonical}] description"
+            )
 
 
 _FORMATS: dict[str, Callable[[Tool], dict[str, Any]]] = {

@@ -25,7 +25,7 @@ from executor.sandbox import content, descent
 from executor.sandbox.completion import to_completion
 from executor.sandbox.descent import DIRECTORY
 from executor.sandbox.measure import before_now
-from executor.sandbox.mirror import Mirror, Origin
+from executor.sandbox.mirror import MERGING, Mirror, Origin, keep
 from executor.sandbox.ownership import GitEntry, Worktree, open_own
 from executor.sandbox.quota import Quota, Watch
 
@@ -89,6 +89,7 @@ class Copy:
     def __init__(self, tree: Path) -> None:
         self.tree = tree
         self._opened_at = self._filled_at = 0
+        self._hidden = _HIDDEN
         self._directories: dict[int, Origin] = {}
         self._entries: set[tuple[int, str]] = set()
 
@@ -115,6 +116,9 @@ class Copy:
                 os.close(os.open(".git", os.O_CREAT | os.O_EXCL, 0o600, dir_fd=target))
             elif worktree.git is GitEntry.DIRECTORY:
                 os.mkdir(".git", 0o700, dir_fd=target)
+            else:
+                # One that is made in the copy is an entry like any other.
+                self._hidden = frozenset()
         finally:
             os.close(target)
             os.close(source)
@@ -132,6 +136,12 @@ class Copy:
             OSError, Moved, Stopped: it was not done to its end.
         """
         source, target = os.open(self.tree, DIRECTORY), worktree.readable()
+        refused: list[str] = []
+        if not self._hidden and worktree.git is not GitEntry.NONE:
+            # Two repositories are not to be mixed; that of the others stays.
+            self._hidden = _HIDDEN
+            if os.path.lexists(self.tree / ".git"):
+                refused.append("'.git': somebody else has made one meanwhile")
         try:
             if not os.fstat(target).st_nlink:
                 raise FileNotFoundError(f"the worktree {worktree.path} was removed")
@@ -141,7 +151,7 @@ class Copy:
                 stop,
                 changed_since=self._filled_at,
                 foreign_since=self._opened_at,
-                hidden=_HIDDEN,
+                hidden=self._hidden,
                 directories=self._directories,
                 entries=self._entries,
             ).run()
@@ -149,7 +159,9 @@ class Copy:
         finally:
             os.close(target)
             os.close(source)
-        return Merged(report.written, report.removed, conflicts, tuple(report.failed), report.count)
+        failed = (*refused, *report.failed)
+        count = report.count + len(refused)
+        return Merged(report.written, report.removed, conflicts, failed, count)
 
 
 def _versions(root: int, paths: Iterable[str], most: int) -> Iterable[Conflict]:
@@ -217,9 +229,11 @@ class Ground:
 
     Attributes:
         worktree: its directory on this machine.
+        kept: where its copy stays, as not all of it could be brought back; None = nowhere.
     """
 
     def __init__(self, source: Callable[[], Worktree], worktree: Path) -> None:
+        self.kept: Path | None = None
         self.worktree = worktree
         self._source = source
 
@@ -244,18 +258,30 @@ class Ground:
 
 
 class _Copied(Ground):
-    def __init__(self, source: Callable[[], Worktree], copy: Copy, stop: threading.Event) -> None:
+    def __init__(
+        self, source: Callable[[], Worktree], copy: Copy, stop: threading.Event, place: Path
+    ) -> None:
         super().__init__(source, copy.tree)
         self._copy = copy
         self._stop = stop
+        self._place = place
 
     def quota(self, spec: LoopSpec) -> Quota:
         return Unwatched(self.worktree) if spec.quota == "none" else Watched(spec, self.worktree)
 
     async def merge(self, most: int) -> Merged | None:
+        mark = self._copy.tree.parent / MERGING
+
         def work() -> Merged:
+            # Until it is whole the copy is not given up, however this process ends.
+            self.kept = self._place
             with self._source() as worktree:
-                return self._copy.merge(worktree, self._stop, most)
+                mark.write_bytes(os.fsencode(worktree.path))
+                merged = self._copy.merge(worktree, self._stop, most)
+            if not merged.failed:
+                self.kept = None
+                mark.unlink()
+            return merged
 
         # Half a merge is worse than one that comes late.
         return await to_completion(asyncio.to_thread(work))
@@ -275,12 +301,15 @@ def shared(source: Callable[[], Worktree]) -> Ground:
 
 
 @asynccontextmanager
-async def copied(source: Callable[[], Worktree], directory: Path) -> AsyncIterator[Ground]:
+async def copied(
+    source: Callable[[], Worktree], directory: Path, kept: Path
+) -> AsyncIterator[Ground]:
     """A copy of the loop's worktree, for as long as this lasts.
 
     Args:
         source: opens the worktree, as the loop's boxes have it.
         directory: an empty one of ours; it is removed at the end.
+        kept: where it goes instead, if not all could be brought back.
 
     Raises:
         OSError, Moved, ConfigError: it could not be copied.
@@ -301,7 +330,12 @@ async def copied(source: Callable[[], Worktree], directory: Path) -> AsyncIterat
         except asyncio.CancelledError:
             stop.set()
             raise
-        yield _Copied(source, copy, stop)
+        ground = _Copied(source, copy, stop, kept / directory.name)
+        try:
+            yield ground
+        finally:
+            if ground.kept is not None:
+                await to_completion(asyncio.to_thread(keep, directory, ground.kept))
     finally:
         await to_completion(_cleared_away(filling, directory))
 
@@ -312,6 +346,8 @@ async def _cleared_away(filling: asyncio.Future[None], directory: Path) -> None:
         filling.exception()  # retrieved here: whoever waited may have been cancelled
 
     def clear() -> None:
+        if not directory.exists():
+            return  # it is kept
         parent = os.open(directory.parent, DIRECTORY)
         try:
             descent.remove(directory.name, parent)

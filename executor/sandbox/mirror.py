@@ -19,6 +19,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from executor.sandbox.content import PLAIN, copy, copy_attributes, marks, opened, same_content
@@ -29,6 +30,8 @@ EVERYTHING = -1
 """As `changed_since`: all of the source counts as changed."""
 UNFINISHED = ".executor-"
 """How the name of an entry begins until it is whole, when bringing back."""
+MERGING = "merging"
+"""A file beside a copy that is being brought back; it names the worktree."""
 MAX_TOLD = 20
 """Entries of a kind that a report names; all are counted."""
 MAX_DEPTH = 128
@@ -663,3 +666,42 @@ def _inodes(directory: int, names: frozenset[str]) -> frozenset[int]:
         with suppress(FileNotFoundError):
             found.add(os.stat(name, dir_fd=directory, follow_symlinks=False).st_ino)
     return frozenset(found)
+
+
+# ─── what was brought back by half ──────────────────────────────────────────────────
+
+
+def keep(directory: Path, place: Path) -> None:
+    """Move a copy that was not all brought back to where it stays.
+
+    Raises:
+        OSError: it can't be moved there.
+    """
+    place.parent.mkdir(mode=0o700, exist_ok=True)
+    directory.rename(place)
+
+
+def rescue(directory: Path, kept: Path) -> list[str]:
+    """Keep what a dead controller has brought back by half.
+
+    Args:
+        directory: of that controller.
+        kept: where it goes.
+
+    Returns:
+        What a person should know of each, one sentence each.
+
+    Raises:
+        OSError: it can't be moved there; the directory must not be removed.
+    """
+    told: list[str] = []
+    for mark in sorted(directory.glob(f"copy-*/{MERGING}")):
+        worktree = repr(os.fsdecode(mark.read_bytes()))
+        place = kept / mark.parent.name
+        keep(mark.parent, place)
+        told.append(
+            f"an agent's changes were being brought back to {worktree} when its controller ended: "
+            f"some of them may be there, and a name that begins with {UNFINISHED} is a copy that "
+            f"was not finished and can be removed; all that the agent had is kept in {place}/tree"
+        )
+    return told

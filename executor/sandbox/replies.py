@@ -277,7 +277,7 @@ def _is_run(value: dict[str, Any], data: bytes) -> bool:
 
 
 def _is_peek(value: dict[str, Any], data: bytes) -> bool:
-    streams = list(value.values())
+    streams = [value[name] for name in value.keys() - {"shelf"}]
     return all(map(_is_stream, streams)) and len(data) == sum(
         stream["head"] + stream["tail"] for stream in streams
     )
@@ -362,8 +362,8 @@ def _is_parted(value: dict[str, Any], data: bytes) -> bool:
     return bool(sum(part["length"] for part in value["parts"]) == len(data))
 
 
-def _is_whole(value: dict[str, Any], data: bytes) -> bool:
-    return bool(value["size"] == len(data))
+def _is_whole_or_scaled(value: dict[str, Any], data: bytes) -> bool:
+    return bool(value["scaled"] or value["size"] == len(data))
 
 
 _FILE: Mapping[str, Test] = {
@@ -410,7 +410,8 @@ _SHAPES: dict[str, Shape] = {
         _is_read,
     ),
     "read_image": Shape(
-        {**_FILE, "media_type": _word, "width": _count, "height": _count}, fits=_is_whole
+        {**_FILE, "media_type": _word, "width": _count, "height": _count, "scaled": _flag},
+        fits=_is_whole_or_scaled,
     ),
     "read_pages": Shape({**_FILE, "pages": _count, "parts": _pages}, fits=_is_parted),
     "read_notebook": Shape(
@@ -464,7 +465,7 @@ _SHAPES: dict[str, Shape] = {
     ),
     "run": _RUN,
     "await_task": _RUN,
-    "peek": Shape({}, frozenset({"stdout", "stderr"}), _is_peek),
+    "peek": Shape({"shelf": _shelf}, frozenset({"stdout", "stderr"}), _is_peek),
     "begin": Shape({"call": _count}),
     "stop_task": Shape({}),
     "left": Shape({"calls": _left}),

@@ -86,7 +86,13 @@ class Results:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    async def keep(self, output: bytes | AsyncIterable[bytes]) -> Spilled | None:
+    def holds(self, path: str) -> bool:
+        """See `executor.tool.Spill`."""
+        return _number_of(path) in self._kept
+
+    async def keep(
+        self, output: bytes | AsyncIterable[bytes], instead_of: str | None = None
+    ) -> Spilled | None:
         """See `executor.tool.Spill`."""
         self._last += 1
         number = self._last
@@ -97,15 +103,25 @@ class Results:
         else:
             pieces = output
         try:
-            kept, more, dropped = await self._write(number, pieces)
+            replaced = _number_of(instead_of)
+            kept, more, dropped = await self._write(number, pieces, replaced)
         except OSError as error:
             log.warning("a long output could not be kept: %s", error.strerror or error)
             return None
-        notice = "; ".join(filter(None, (_not_kept(lost + more), _dropped(dropped))))
+        others = [number for number in dropped if number != replaced]
+        taken = f"it takes the place of {replaced}.txt" if replaced in dropped else ""
+        notice = "; ".join(filter(None, (_not_kept(lost + more), taken, _dropped(others))))
         return Spilled(f"{RESULTS}/{number}.txt", kept, notice or None)
 
-    async def _write(self, number: int, pieces: AsyncIterable[bytes]) -> tuple[int, int, list[int]]:
+    async def _write(
+        self, number: int, pieces: AsyncIterable[bytes], replaced: int | None
+    ) -> tuple[int, int, list[int]]:
         """Make the file.
+
+        Args:
+            number: its name.
+            pieces: what is in it.
+            replaced: of the file that goes when this one is there, or has to before.
 
         Returns:
             Bytes that are in it, bytes that are not, and the files that had to go for it.
@@ -124,7 +140,7 @@ class Results:
                 left_out += len(piece) - len(taken)
                 self._being_written += len(taken)
                 size += len(taken)
-                dropped += self._make_room()
+                dropped += self._make_room(replaced)
                 # To its end: the file must not be closed under the thread that writes it.
                 await to_completion(asyncio.to_thread(_write_all, file, taken))
             os.fchmod(file, 0o444)
@@ -134,28 +150,38 @@ class Results:
             self._being_written -= size
             if is_whole:
                 self._kept[number] = size
+                if replaced in self._kept:
+                    dropped.append(self._drop(replaced))
                 dropped += self._make_room()
             else:
                 self._remove(number)
         return size, left_out, dropped
 
-    def _make_room(self) -> list[int]:
-        """Remove the oldest outputs until the others are within the limits."""
+    def _make_room(self, first: int | None = None) -> list[int]:
+        """Remove the oldest outputs, `first` before them, until the others are within limits."""
         dropped: list[int] = []
         limits = self._limits
         while len(self._kept) > 1 or (self._kept and self._being_written):
             used = sum(self._kept.values()) + self._being_written
             if used <= limits.loop_bytes and len(self._kept) <= limits.files:
                 break
-            oldest = min(self._kept)
-            del self._kept[oldest]
-            self._remove(oldest)
-            dropped.append(oldest)
+            dropped.append(self._drop(first if first in self._kept else min(self._kept)))
         return dropped
+
+    def _drop(self, number: int) -> int:
+        del self._kept[number]
+        self._remove(number)
+        return number
 
     def _remove(self, number: int) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{number}.txt", dir_fd=self._descriptor)
+
+
+def _number_of(path: str | None) -> int | None:
+    """What a file is called by; None = no file of ours has such a path."""
+    name = (path or "").removeprefix(f"{RESULTS}/").removesuffix(".txt")
+    return int(name) if name.isdecimal() and path == f"{RESULTS}/{name}.txt" else None
 
 
 def _ends(output: bytes, most: int) -> tuple[bytes, bytes, bytes]:

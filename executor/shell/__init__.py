@@ -30,4 +30,9 @@ def analyse(text: str, cwd: str = MOUNT, home: str | None = HOME, *, posix: bool
             understood.
     """
     analysis = analysed(text, cwd, home, posix=posix)
-    return Script.of(analysis.commands, analysis.fault, changes_directory=analysis.moves)
+    return Script.of(
+        analysis.commands,
+        analysis.fault,
+        changes_directory=analysis.moves,
+        spelt=frozenset(analysis.spelt),
+    )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from executor.shell.effects import Text
@@ -26,7 +26,10 @@ class Changes:
         target: to this one; None = not known.
         ends: the shell ends.
         texts: what it runs as a text of the shell.
+        is_later: not now, but whenever something happens.
         doubtful: variables that it gives values that can't be known.
+        names: variables that it gives a value, or takes away.
+        exports: variables that it hands to programs.
         taints: it may change any variable.
     """
 
@@ -37,15 +40,22 @@ class Changes:
     target: Word | None = None
     ends: bool = False
     texts: tuple[Text, ...] = ()
+    is_later: bool = False
     doubtful: frozenset[str] = frozenset()
+    names: frozenset[str] = frozenset()
+    exports: frozenset[str] = frozenset()
     taints: bool = False
 
 
 def _cd(arguments: Arguments, posix: bool) -> Changes:
     words = list(arguments)
+    is_physical = False
     while words and words[0].text in ("-L", "-P", "-e", "--"):
+        is_physical = is_physical or words[0].text == "-P"
         words.pop(0)
-    target = words[0] if len(words) == 1 and not words[0].splits else None
+    # -P: where a link leads is not known, so nor is where its `..` does.
+    is_plain = len(words) == 1 and not words[0].splits and not is_physical
+    target = words[0] if is_plain else None
     if not words:
         return Changes(True, moves=True)
     return Changes(True, moves=True, target=target)
@@ -79,7 +89,8 @@ def _trap(arguments: Arguments, posix: bool) -> Changes:
     words = arguments[1:] if arguments and arguments[0].text == "--" else arguments
     if not words or words[0].text in ("-", "", "-l", "-p"):
         return Changes(True)
-    return Changes(words[0].text is not None, texts=(Text(words[0].text, posix, here=True),))
+    text = words[0].text
+    return Changes(text is not None, texts=(Text(text, posix, here=True),), is_later=True)
 
 
 def _alias(arguments: Arguments, posix: bool) -> Changes:
@@ -90,7 +101,8 @@ def _alias(arguments: Arguments, posix: bool) -> Changes:
 
 _SET = re.compile(r"[-+][eufx]+|[-+][euf]*o")
 _SET_NAMES = ("pipefail", "errexit", "nounset", "noglob", "xtrace")
-_SHOPT_NAMES = ("nullglob", "globstar", "dotglob", "failglob", "nocaseglob", "inherit_errexit")
+_SHOPT_NAMES = ("nullglob", "globstar", "failglob", "inherit_errexit")
+"""Not dotglob and nocaseglob, by which `*` names more than rules on paths take it to."""
 
 
 def _set(arguments: Arguments, posix: bool) -> Changes:
@@ -133,22 +145,49 @@ def _subscripts(arguments: Arguments) -> None:
 
 
 def _variables(arguments: Arguments, posix: bool) -> Changes:
-    """`export` and the like; values were looked at as assignments."""
+    """`declare` and the like."""
     _subscripts(arguments)
     options = [word.text or "" for word in arguments if word.prefix.startswith("-")]
     if any("i" in option or "n" in option for option in options):
         raise NotUnderstood("a variable that stands for another or is evaluated")
-    return Changes(not any("f" in option for option in options))
+    given = [word for word in arguments if "=" in word.prefix]
+    # What is written without quotes was looked at as an assignment; `"x=y"` is one, too.
+    return Changes(
+        not any("f" in option for option in options),
+        doubtful=_names(word for word in given if not _is_numeric(word)),
+        names=_names(given),
+        exports=_names(arguments) if any("x" in option for option in options) else frozenset(),
+    )
+
+
+def _export(arguments: Arguments, posix: bool) -> Changes:
+    return replace(_variables(arguments, posix), exports=_names(arguments))
+
+
+def _names(words: Iterable[Word]) -> frozenset[str]:
+    """Names of variables before a `=`, or alone; options are none."""
+    texts = (word.text if word.text is not None else word.prefix for word in words)
+    return frozenset(
+        text.partition("=")[0].removesuffix("+") for text in texts if text[:1] not in ("-", "+")
+    )
+
+
+def _is_numeric(word: Word) -> bool:
+    value = (word.text or "").partition("=")[2]
+    return word.is_number or (word.text is not None and re.fullmatch(r"-?\d*", value) is not None)
 
 
 def _unset(arguments: Arguments, posix: bool) -> Changes:
     _subscripts(arguments)
-    return Changes(True)
+    return Changes(True, names=_names(arguments))
 
 
 def _read(arguments: Arguments, posix: bool) -> Changes:
     _subscripts(arguments)
-    names = frozenset(word.text or "" for word in arguments if not word.prefix.startswith("-"))
+    names = _names(arguments)
+    for word in arguments:
+        array = re.match(r"-[a-zA-Z]*?a(.+)", word.text or word.prefix)
+        names |= {array[1]} if array is not None else set()
     edits = any(re.match(r"-\w*e", word.prefix) for word in arguments)
     return Changes(not edits, doubtful=names | {"REPLY"})
 
@@ -162,8 +201,8 @@ def _mapfile(arguments: Arguments, posix: bool) -> Changes:
     ]
     if any(re.match(r"-\w*C.", word.text or "") for word in arguments):
         raise NotUnderstood("mapfile runs a text")
-    names = frozenset(word.text or "" for word in arguments if not word.prefix.startswith("-"))
-    return Changes(False, texts=tuple(texts), doubtful=names | {"MAPFILE"})
+    names = _names(arguments) | {"MAPFILE"}
+    return Changes(False, texts=tuple(texts), is_later=True, doubtful=names)
 
 
 def _getopts(arguments: Arguments, posix: bool) -> Changes:
@@ -212,7 +251,7 @@ def _wait(arguments: Arguments, posix: bool) -> Changes:
         _subscripts(arguments)
     if any(word.text is None and not word.is_number for word in arguments):
         raise NotUnderstood("wait may set a variable whose name can't be known")
-    return Changes(True)
+    return Changes(True, names=_names(word for word in arguments if word.text is not None))
 
 
 def _jobs(arguments: Arguments, posix: bool) -> Changes:
@@ -256,7 +295,8 @@ BUILTINS: dict[str, Builtin] = {
     "bind": _enable,
     "fc": _unknown,
     "history": _enable,
-    **{name: _variables for name in ("export", "declare", "typeset", "local", "readonly")},
+    "export": _export,
+    **{name: _variables for name in ("declare", "typeset", "local", "readonly")},
     **{name: _plain for name in ("return", "break", "continue", "shift")},
     "wait": _wait,
     "jobs": _jobs,

@@ -7,8 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from executor.model import MOUNT
 from executor.shell import git, sed
-from executor.shell.analysis import MAX_SHELLS, Analysis, State, Tail
+from executor.shell.analysis import MAX_SHELLS, Analysis, State, Tail, either
 from executor.shell.builtins import BUILTINS, Changes
 from executor.shell.effects import ANYTHING, HARMLESS, Argv, Effect, Runs, Text
 from executor.shell.programs import PROGRAMS, SPECIAL, WRITERS
@@ -22,9 +23,11 @@ from executor.shell.statements import (
 )
 from executor.shell.syntax import RESERVED, Source, parts
 from executor.shell.values import (
+    INTEGERS,
     NOTHING,
     SHELL_VARIABLES,
     UNKNOWN,
+    May,
     NotUnderstood,
     Paths,
     Simple,
@@ -32,12 +35,16 @@ from executor.shell.values import (
     installed_program,
     is_own_variable,
     joined,
+    known,
     program_of,
     resolved,
     union,
 )
 from executor.shell.words import Node, Reader
-from executor.shell.wrappers import SHELLS, Found, wrapper_of
+from executor.shell.wrappers import ALSO, SHELLS, UNSURE, WRITING, Found, wrapper_of
+
+MAX_PATH = 4096
+"""Characters of a word that may be a path."""
 
 
 @dataclass(slots=True)
@@ -80,9 +87,10 @@ class Commands(ABC):
         return statement
 
     def _execute(self, statement: Statement, directories: Paths) -> State:
-        for assignment in statement.assignments:
-            self._assigned(assignment)
         words = statement.words
+        outlasts = not words or words[0].text in DECLARATIONS
+        for assignment in statement.assignments:
+            self._assigned(assignment, outlasts=outlasts)
         if not words:
             alone = all(is_own_variable(item.name) for item in statement.assignments)
             # What another variable does to later commands can't be told.
@@ -92,16 +100,23 @@ class Commands(ABC):
             raise NotUnderstood(f"{words[0].text!r} is read in another way by the shell")
         return self._argv(statement, words, directories, is_sure=True, nesting=0)
 
-    def _assigned(self, assignment: Assignment) -> None:
+    def _assigned(self, assignment: Assignment, *, outlasts: bool) -> None:
         name, value = assignment.name, assignment.value
         self.analysis.assigned.add(name)
-        self._check_name(name)
+        self.analysis.spell(spelt([value]), self.here)
+        self._check_name(name, outlasts=outlasts)
         if not value.is_number and not re.fullmatch(r"-?\d*", value.text or "x"):
             self.analysis.doubtful.add(name)
 
-    def _check_name(self, name: str) -> None:
+    def _check_name(self, name: str, *, outlasts: bool = True) -> None:
+        """A variable is given a value, or is taken away."""
         if name in SHELL_VARIABLES or name.startswith("BASH_"):
             raise NotUnderstood(f"{name} makes shells run something")
+        if name in INTEGERS:
+            self.analysis.evaluated.add(name)
+        # IFS is the shell's own affair: no program looks at it.
+        if outlasts and name != "IFS" and not is_own_variable(name):
+            self.analysis.altered.add(name)
 
     def _argv(
         self,
@@ -150,7 +165,7 @@ class Commands(ABC):
             runs = (Text(statement.stdin, name != "bash"),)
         for each in runs:
             after = self._inner(statement, each, directories, is_sure=is_sure, nesting=nesting)
-            if name in ("command", "builtin", "exec"):
+            if name in ("command", "builtin", "exec") or _is_time(words, nesting):
                 state = after
         if name in self.analysis.knowledge.moving:
             self._move()
@@ -172,9 +187,9 @@ class Commands(ABC):
         if changes is not None:
             writes = () if changes.is_known else None
             return Effect(changes.reads, (), writes, changes.is_read_only)
-        if found is not None and name != "find":
+        if found is not None and name not in ALSO:
             # A login shell reads a profile, which may do anything.
-            is_clear = found.is_harmless or name not in SHELLS
+            is_clear = found.is_harmless or not (name in SHELLS | WRITING or UNSURE in found.runs)
             return replace(HARMLESS, is_read_only=found.is_harmless) if is_clear else ANYTHING
         return self._effect(name, arguments, directories)
 
@@ -217,19 +232,28 @@ class Commands(ABC):
     def _change(self, changes: Changes, directories: Paths, statement: Statement) -> State:
         """What a builtin does to its shell."""
         self.analysis.doubtful |= changes.doubtful
-        for name in changes.doubtful:
+        for name in changes.doubtful | changes.names:
             self._check_name(name)
+        self.analysis.exported |= changes.exports
         if changes.taints:
             self.analysis.knowledge.is_tainted = True
         state: State = (directories, directories)
         for text in changes.texts:
-            state = self._text(text, directories, statement.text)
+            after = self._text(text, directories, statement.text)
+            state = self._later(after, directories) if changes.is_later else after
         if changes.ends and not self.analysis.knowledge.functions & {"exit"}:
             return NOTHING, NOTHING
         if changes.moves:
             self._move()
             return self._moved(changes.target, directories), directories
         return state
+
+    def _later(self, after: State, directories: Paths) -> State:
+        """Where the shell may be once a text may be run at any time, as a trap is."""
+        ends = either(after)
+        stays = ends is not None and directories is not None and ends <= directories
+        where = directories if stays else None
+        return where, where
 
     def _move(self) -> None:
         if not self.inner:
@@ -292,12 +316,16 @@ class Commands(ABC):
             (lists or NOTHING) - contents,
             is_sure,
             changed,
+            may=_may(statement, effect, directories),
+            is_writer=_is_writer(statement),
         )
         if simple.words and _endangers(simple):
             simple = replace(simple, is_read_only=False)
             if not all(map(is_own_variable, simple.assignments)) and simple.words[0] != "read":
-                simple = replace(simple, reads=None, writes=None, lists=NOTHING)
+                may = _may(statement, ANYTHING, directories)
+                simple = replace(simple, reads=None, writes=None, lists=NOTHING, may=may)
         self.analysis.add(simple)
+        self.analysis.spell(spelt(statement.words), directories)
 
     # ─── reading words ──────────────────────────────────────────────────────────────
 
@@ -357,7 +385,13 @@ class Commands(ABC):
     def _used(self, name: str) -> None:
         if name.isdigit():
             raise NotUnderstood("arithmetic over an argument that can't be known")
+        self._check_name(name)  # it may assign
         self.analysis.evaluated.add(name)
+
+
+def _is_time(words: Sequence[Word], nesting: int) -> bool:
+    """`time` as the shell's own word, which runs the command in the shell itself."""
+    return not nesting and words[0].is_plain and words[0].text == "time"
 
 
 def replace_words(statement: Statement, words: Sequence[Word]) -> Statement:
@@ -372,6 +406,68 @@ def replace_words(statement: Statement, words: Sequence[Word]) -> Statement:
         None,
         statement.stdin,
     )
+
+
+def _may(statement: Statement, effect: Effect, directories: Paths) -> May:
+    """What a command may touch, beside what it is known to."""
+    # Where it can't be known where it runs, rules that hold in any directory still speak.
+    where = frozenset((MOUNT,)) if directories is None else directories
+    arguments = [word for word in statement.words[1:] if word.text is not None or word.glob]
+    changes = effect.writes is None and _is_writer(statement)
+    reads = arguments if effect.reads is None else _contents(effect)
+    writes = arguments if changes else list(effect.writes or ())
+    targets = [item for item in statement.redirects if item.target is not None]
+    reads = [*reads, *(item.target for item in targets if item.target and item.reads)]
+    writes = [*writes, *(item.target for item in targets if item.target and item.writes)]
+    is_lost = directories is None
+    return May(
+        _paths(reads, where) if effect.reads is None or is_lost else NOTHING,
+        _paths(writes, where) if changes or is_lost else NOTHING,
+        _globs(reads, where),
+        _globs([_as_glob(word) for word in writes], where),
+    )
+
+
+def _as_glob(word: Word) -> Word:
+    """What is written may be a directory: then it is a pattern of all that is below."""
+    if word.text is None:
+        return word
+    return replace(word, glob=re.sub(r"([\\*?\[\]])", r"\\\1", word.text))
+
+
+def _paths(words: Sequence[Word], directories: frozenset[str]) -> frozenset[str]:
+    return resolved([known(text) for text in spelt(words)], directories) or NOTHING
+
+
+def _is_writer(statement: Statement) -> bool:
+    """Its program is one that changes what its operands name."""
+    name = program_of([word.text for word in statement.words])
+    return name in WRITERS or name == "sed"
+
+
+_MOST_SPELT = 2000
+"""Words of one command that are taken for paths."""
+
+
+def spelt(words: Sequence[Word]) -> list[str]:
+    """Paths that words may name: they themselves, and what stands in them behind a mark."""
+    found: dict[str, None] = {}
+    for word in words[:_MOST_SPELT]:
+        text = word.text or ""
+        if not text or len(text) > MAX_PATH or "\n" in text:
+            continue
+        if not text.startswith("-"):
+            found[text] = None
+        elif not text.startswith("--"):
+            found[text[2:]] = None  # `-f.env`
+        for mark in "=@":
+            found[text.partition(mark)[2]] = None
+    return [text for text in found if text]
+
+
+def _globs(words: Sequence[Word], directories: frozenset[str]) -> frozenset[str]:
+    globs = [known(word.glob) for word in words[:_MOST_SPELT] if word.glob]
+    return resolved(globs, directories) or NOTHING
 
 
 def _contents(effect: Effect) -> list[Word]:

@@ -249,4 +249,18 @@ def effect(arguments: Sequence[Word], directories: frozenset[str] | None) -> Eff
     if not inside:
         return Effect(None, (), (), True)
     repository = (known(MOUNT),)
-    return Effect(repository, () if command.shows_contents else repository, (), True)
+    if not command.shows_contents:
+        return Effect(repository, repository, (), True)
+    return Effect((*repository, *_named(parsed.operands)), (), (), True)
+
+
+def _named(operands: Sequence[Word]) -> list[Word]:
+    """Files that operands may name, in `commit:path` too."""
+    found: list[Word] = []
+    for word in operands:
+        _, mark, path = (word.text or "").partition(":")
+        if mark and path:
+            found += [known(path), known(f"{MOUNT}/{path}")]
+        elif word.text is not None or word.glob is not None:
+            found.append(word)
+    return found

@@ -56,10 +56,20 @@ class Program:
             return ANYTHING  # a glob or a variable may be more than one word
         read: tuple[Word, ...] | None = self._read(parsed)
         # A free program's unknown option may take the next word: that is among the operands.
-        if parsed.has(*self.blurs):
+        if parsed.has(*self.blurs) or (self.free and self._is_shortened(parsed)):
             read = None
         lists = read or () if self.operands == "list" else ()
         return Effect(reads=read, lists=lists, is_read_only=True)
+
+    def _is_shortened(self, parsed: Parsed) -> bool:
+        """An option may be the beginning of one that reads more: `--files0` is one."""
+        known = self.options.long | self.options.long_valued
+        more = [name for name in self.blurs | self.options.files if len(name) > 1]
+        return any(
+            name not in known and any(long.startswith(name) for long in more)
+            for name in parsed.seen
+            if len(name) > 1
+        )
 
     def _read(self, parsed: Parsed) -> tuple[Word, ...]:
         operands = list(parsed.operands)
@@ -93,11 +103,11 @@ _FREE_READERS = {
     "unexpand": options(valued="t", long_valued="tabs"),
     "cut": options(valued="bcdf", long_valued="bytes characters delimiter fields output-delimiter"),
     "paste": options(valued="d", long_valued="delimiters"),
-    "join": options(valued="aeijotv12"),
+    "join": options(valued="aejotv12"),
     "comm": options(long_valued="output-delimiter"),
     "cmp": options(valued="in", long_valued="ignore-initial bytes"),
-    "column": options(valued="cdEHNnoRrtTsW"),
-    "od": options(valued="AjNStw", long_valued="address-radix skip-bytes read-bytes format"),
+    "column": options(valued="cEHNnoORrTsW"),
+    "od": options(valued="AjNSt", long_valued="address-radix skip-bytes read-bytes format"),
     "strings": options(valued="nteTU"),
     "base64": options(valued="w", long_valued="wrap"),
     "base32": options(valued="w", long_valued="wrap"),
@@ -204,6 +214,7 @@ PROGRAMS: dict[str, Program] = {
         name: Program("read", table, True, blurs=_names("files0-from"))
         for name, table in _FREE_READERS.items()
     },
+    "cksum": Program("read", _FREE_READERS["cksum"], True, blurs=_names("c check files0-from")),
     **{name: Program("read", options(), True, blurs=_names("c check")) for name in _SUMS},
     **{name: Program("text", options(), True) for name in _FREE_TEXTS},
     "ls": Program(
@@ -265,7 +276,11 @@ PROGRAMS: dict[str, Program] = {
 def _grep(arguments: Arguments) -> Effect:
     effect = PROGRAMS["grep"].effect(arguments)
     parsed = parse(_GREP, arguments)
-    is_recursive = parsed.has("r", "R", "recursive", "dereference-recursive", "directories", "d")
+    is_recursive = parsed.has("r", "R", "directories", "d") or any(
+        len(name) > 2 and long.startswith(name)
+        for name in parsed.seen
+        for long in ("recursive", "dereference-recursive", "directories")
+    )
     given = parsed.operands[0 if parsed.has("e", "f", "regexp", "file") else 1 :]
     if is_recursive and not given:
         return Effect((*(effect.reads or ()), known(".")), is_read_only=True)
@@ -358,12 +373,22 @@ def _awk(arguments: Arguments) -> Effect:
     if not (parsed.is_known and parsed.is_certain and parsed.operands):
         return ANYTHING
     script, *files = parsed.operands
-    text = script.text
-    if text is None or any(
-        mark in text for mark in ("|", ">", "@", "system", "getline", "ARGV", "\\\n", "/inet")
-    ):
+    if script.text is None or not _only_computes(script.text):
         return ANYTHING
     return Effect(tuple(word for word in files if "=" not in (word.text or "")), is_read_only=True)
+
+
+_AWK_MARKS = ("@", "system", "getline", "ARGV", "SYMTAB", "FUNCTAB", "\\\n", "/inet")
+
+
+def _only_computes(script: str) -> bool:
+    """Whether a script of awk's writes and runs nothing, and reads its operands only.
+
+    `>` and `|` redirect only what a `print` before them prints, or run what `getline` reads;
+    elsewhere they compare, and are parts of patterns.
+    """
+    printed = script.partition("print")[2].replace("||", "")
+    return not any(mark in script for mark in _AWK_MARKS) and not set("|>") & set(printed)
 
 
 def _find(arguments: Arguments) -> Effect:
@@ -380,7 +405,8 @@ _FIND_VALUED = _names(
     "-maxdepth -mindepth -size -mtime -mmin -atime -amin -ctime -cmin -perm -user -group -uid "
     "-gid -links -inum -fstype -lname -ilname -used -printf -context"
 )
-_FIND_COMPARED = _names("-newer -anewer -cnewer -samefile")
+_FIND_COMPARED = re.compile("-(?:newer|anewer|cnewer|samefile|newer[aBcm][aBcmt])")
+"""With a file; with a time if the name ends with a `t`."""
 FIND_RUNS = _names("-exec -execdir -ok -okdir")
 
 
@@ -402,11 +428,11 @@ def find_effect(arguments: Arguments) -> Effect:
             at += 1
             written.append(arguments[at])
             is_read_only = False
-        elif word.text in _FIND_VALUED or word.text in _FIND_COMPARED:
+        elif word.text in _FIND_VALUED or _FIND_COMPARED.fullmatch(word.text or ""):
             at += 1
             if at >= len(arguments) or arguments[at].splits or _many(arguments[at]):
                 return ANYTHING
-            if word.text in _FIND_COMPARED:
+            if word.text not in _FIND_VALUED and not (word.text or "").endswith("t"):
                 compared.append(arguments[at])
         elif word.text not in _FIND_PLAIN:
             return ANYTHING
@@ -458,7 +484,9 @@ def _writes(table: Options, first: int = 0) -> Callable[[Arguments], Effect]:
     return effect
 
 
-def _moves(table: Options, *, deletes: bool) -> Callable[[Arguments], Effect]:
+def _moves(
+    table: Options, *, deletes: bool = False, links_hard: bool = False
+) -> Callable[[Arguments], Effect]:
     """A program that reads all operands but the last, which it writes."""
 
     def effect(arguments: Arguments) -> Effect:
@@ -474,21 +502,41 @@ def _moves(table: Options, *, deletes: bool) -> Callable[[Arguments], Effect]:
                 return ANYTHING
             if not sources:  # ln -s a/b makes ./b
                 sources, target = [last], [known(".")]
-        written = (*sources, *target) if deletes else tuple(target)
+        # By a hard link what is written to the one is written to the other.
+        links = parsed.has("l", "link") or (
+            not deletes and links_hard and not parsed.has("s", "symbolic")
+        )
+        written = (*sources, *target) if deletes or links else tuple(target)
         return Effect((*sources, *target), tuple(target), written)
 
     return effect
 
 
 _COPY = options(
-    "abdfiHlLnPpRrsTuvxDZ",
-    "tSmog",
-    "archive backup force interactive link dereference no-clobber no-dereference parents "
-    "recursive symbolic-link no-target-directory update verbose one-file-system "
-    "preserve reflink sparse strip-trailing-slashes relative compare",
-    "target-directory suffix mode owner group",
+    "adfiHlLnPpRrsTuvxZ",
+    "t",
+    "archive force interactive link dereference no-clobber no-dereference parents "
+    "recursive symbolic symbolic-link no-target-directory update verbose one-file-system "
+    "preserve reflink sparse strip-trailing-slashes relative",
+    "target-directory",
     places="t target-directory",
 )
+"""Not -b and --backup, which write a file beside the one that is named."""
+_INSTALL = options(
+    "cCDpTv",
+    "tmog",
+    "compare preserve-timestamps no-target-directory verbose",
+    "target-directory mode owner group",
+    places="t target-directory",
+)
+"""Not -s, which runs a program, and not -b."""
+_MAKE = options("dv", "mog", "directory verbose", "mode owner group")
+
+
+def _install(arguments: Arguments) -> Effect:
+    if parse(_MAKE, arguments).has("d", "directory"):
+        return _writes(_MAKE)(arguments)
+    return _moves(_INSTALL)(arguments)
 
 
 def _dd(arguments: Arguments) -> Effect:
@@ -558,9 +606,9 @@ WRITERS: dict[str, Callable[[Arguments], Effect]] = {
         options("cfvRhHLP", "", "changes silent quiet verbose recursive no-dereference"), 1
     ),
     "shred": _writes(options("fuvxz", "ns")),
-    "cp": _moves(_COPY, deletes=False),
-    "install": _moves(_COPY, deletes=False),
-    "ln": _moves(_COPY, deletes=False),
+    "cp": _moves(_COPY),
+    "install": _install,
+    "ln": _moves(_COPY, links_hard=True),
     "mv": _moves(_COPY, deletes=True),
     "dd": _dd,
     "tar": _tar,

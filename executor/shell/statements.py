@@ -149,7 +149,7 @@ def _token(
     statement.assignments.append(Assignment(match[1], value))
     if declares:
         whole = match[0] + value.text if value.text is not None else None
-        statement.words.append(Word(whole, match[0]))
+        statement.words.append(Word(whole, match[0], is_number=value.is_number))
     return stop
 
 

@@ -33,6 +33,14 @@ _HARMLESS_VARIABLES = frozenset(
 SHELL_VARIABLES = frozenset(("BASH_ENV", "ENV", "PS4", "SHELLOPTS", "BASHOPTS", "PROMPT_COMMAND"))
 """What a shell runs, or how it reads, by the value of a variable."""
 
+INTEGERS = frozenset(
+    (
+        *("RANDOM", "SRANDOM", "SECONDS", "LINENO", "HISTCMD", "OPTIND", "BASHPID", "EUID"),
+        *("PPID", "UID"),
+    )
+)
+"""Variables whose new value the shell evaluates as arithmetic, which may run commands."""
+
 _OWN = re.compile(
     r"(?!LD_|GIT_|BASH|PATH$|IFS$|ENV$|HOME$|SHELL$|PS\d$|PROMPT|CDPATH$|GLOBIGNORE$|POSIX"
     r"|TMPDIR$|RIPGREP|GREP_|LESS|PAGER$|EDITOR$|VISUAL$|XDG_|LOCPATH$|NLSPATH$|GCONV|MALLOC"
@@ -47,6 +55,24 @@ def is_own_variable(name: str) -> bool:
 
 class NotUnderstood(Exception):
     """A part of the line whose meaning can't be told; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class May:
+    """What a command may touch, beside what it is known to.
+
+    Attributes:
+        read, write: absolute paths that its words spell, of a command that is not known, or
+            not with these options.
+        read_globs, write_globs: absolute patterns of files; a quoted character that would be
+            one of a pattern stands behind a backslash. What is written is there though it is
+            known: it may be a directory.
+    """
+
+    read: frozenset[str] = NOTHING
+    write: frozenset[str] = NOTHING
+    read_globs: frozenset[str] = NOTHING
+    write_globs: frozenset[str] = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +95,10 @@ class Simple:
             be known; then a command whose program is unknown stands beside it.
         redirected: those of `writes` that the shell itself opens, by redirects: a rule that
             allows the program does not speak of them.
+        altered: variables that the line gives a value elsewhere and that may change which
+            program runs or what it does.
+        may: what it may touch, by its words, where it is not known what it does with them.
+        is_writer: its program is one that changes what its operands name.
     """
 
     words: tuple[str | None, ...]
@@ -80,14 +110,18 @@ class Simple:
     lists: frozenset[str] = NOTHING
     is_sure: bool = True
     redirected: Paths = NOTHING
+    altered: tuple[str, ...] = ()
+    may: May = May()
+    is_writer: bool = False
 
     @property
     def alters(self) -> tuple[str, ...]:
-        """Those of its assignments that may change which program runs or what it does.
+        """Variables given on the line that may change which program runs or what it does.
 
-        A rule that allows the program does not speak of it with these before it.
+        A rule that allows the program does not speak of it with these.
         """
-        return tuple(name for name in self.assignments if name not in _HARMLESS_VARIABLES)
+        names = (*self.assignments, *self.altered)
+        return tuple(name for name in names if name not in _HARMLESS_VARIABLES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +136,8 @@ class Script:
         reads, writes: of all commands together; None if it is not understood.
         lists: those of `reads` of which no command sees contents.
         is_read_only: changes nothing and runs nothing unknown.
+        spelt: paths that words of the line may name: whatever is given words that can't be
+            known may be given these.
     """
 
     commands: tuple[Simple, ...]
@@ -111,14 +147,20 @@ class Script:
     writes: Paths
     is_read_only: bool
     lists: frozenset[str] = NOTHING
+    spelt: frozenset[str] = NOTHING
 
     @classmethod
     def of(
-        cls, commands: Sequence[Simple], fault: str | None, *, changes_directory: bool
+        cls,
+        commands: Sequence[Simple],
+        fault: str | None,
+        *,
+        changes_directory: bool,
+        spelt: frozenset[str] = NOTHING,
     ) -> Script:
         """The line that consists of these commands."""
         if fault is not None:
-            return cls(tuple(commands), fault, True, None, None, False)
+            return cls(tuple(commands), fault, True, None, None, False, NOTHING, spelt)
         reads = union(command.reads for command in commands)
         contents = [(command.reads or NOTHING) - command.lists for command in commands]
         lists = NOTHING.union(*(command.lists for command in commands))
@@ -130,6 +172,7 @@ class Script:
             union(command.writes for command in commands),
             all(command.is_read_only for command in commands),
             lists.difference(*contents),
+            spelt,
         )
 
 
@@ -183,6 +226,8 @@ class Word:
             written; "" = the working directory. None = anywhere.
         is_number: if unknown, it is a number.
         is_plain: written without quotes, escapes and expansions.
+        glob: if nothing but a pattern of files makes it unknown, the pattern, in which a
+            quoted character that would be a part of one stands behind a backslash.
     """
 
     text: str | None
@@ -191,6 +236,7 @@ class Word:
     under: str | None = None
     is_number: bool = False
     is_plain: bool = False
+    glob: str | None = None
 
     @property
     def may_be_option(self) -> bool:
@@ -214,7 +260,7 @@ def without_prefix(word: Word, length: int) -> Word:
     under = word.under
     if under is not None:
         under = under[length:]
-    return replace(word, prefix=word.prefix[length:], under=under)
+    return replace(word, prefix=word.prefix[length:], under=under, glob=None)
 
 
 # ─── paths ──────────────────────────────────────────────────────────────────────────

@@ -16,7 +16,7 @@ from executor.shell.analysis import (
     either,
     met,
 )
-from executor.shell.commands import Commands
+from executor.shell.commands import Commands, spelt
 from executor.shell.effects import HARMLESS
 from executor.shell.programs import SPECIAL, may_evaluate
 from executor.shell.statements import Statement
@@ -275,6 +275,7 @@ class Shell(Commands):
         if "in" in types:
             values = [child for child in head[3:] if child.type not in (";", "\n")]
             words = self._words(values, directories)
+            self.analysis.spell(spelt(words), directories)
             numbers = all(word.is_number or (word.text or "x").isdigit() for word in words)
             if not numbers or types[0] == "select":
                 self.analysis.doubtful.add(name)

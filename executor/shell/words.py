@@ -564,7 +564,16 @@ def _finished(units: list[Unit], home: str | None, is_plain: bool) -> Word:
         # A number or a glob can't lead out of the directory that stands before it.
         under = prefix[: prefix.rfind("/") + 1]
     # Even a number could be negative: an option.
-    return Word(None, _text(prefix), splits, _text(under), is_number)
+    return Word(None, _text(prefix), splits, _text(under), is_number, glob=_glob(units, unknown))
+
+
+def _glob(units: list[Unit], unknown: int | None) -> str | None:
+    """The pattern of files that a word is, if all of it is known."""
+    if unknown is not None:
+        return None
+    marked = (f"\\{text}" if quoted and text in "*?[]\\" else text for text, quoted in units)
+    glob: str = _text("".join(marked))
+    return glob
 
 
 def _is_pattern(units: list[Unit], glob: int) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from executor.shell.carried import CARRYING
 from executor.shell.effects import Argv, Runs, Text
 from executor.shell.options import Options, options, parse
 from executor.shell.programs import FIND_RUNS, find_starts
@@ -75,7 +76,8 @@ def _behind_assignments(words: tuple[Word, ...]) -> tuple[Word, ...]:
 def _later(arguments: Arguments, inner: int) -> list[int]:
     """Where else the inner command may begin, within reason."""
     first = len(arguments) - inner
-    return [at for at in range(min(len(arguments), first + 4)) if at != first and at > 0]
+    places = [at for at in range(1, min(len(arguments), first + 4)) if at != first]
+    return places if len(places) <= 16 else [*places[:8], *places[-8:]]
 
 
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*(?:\[[^]]*\])?\+?=", re.ASCII)
@@ -230,6 +232,7 @@ def _replaced(word: Word, mark: str) -> Word:
 
 def _find(arguments: Arguments) -> Found | None:
     starts, at = find_starts(arguments)
+    sought = _sought(arguments)
     runs: list[Runs] = []
     while at < len(arguments):
         if arguments[at].text in FIND_RUNS:
@@ -237,7 +240,7 @@ def _find(arguments: Arguments) -> Found | None:
             while at < len(arguments) and arguments[at].text != ";" and not _ends(arguments, at):
                 at += 1
             in_place = arguments[first - 1].text in ("-execdir", "-okdir")
-            inner = tuple(_found(word, starts, in_place) for word in arguments[first:at])
+            inner = tuple(_found(word, starts, in_place, sought) for word in arguments[first:at])
             if not inner or any(word.splits for word in inner):
                 runs.append(UNSURE)
             runs.append(Argv(inner, Word(None) if in_place else None) if inner else UNSURE)
@@ -251,14 +254,38 @@ def _ends(arguments: Arguments, at: int) -> bool:
     return arguments[at].text == "+" and arguments[at - 1].text == "{}"
 
 
-def _found(word: Word, starts: Sequence[Word], in_place: bool) -> Word:
+def _sought(arguments: Arguments) -> str:
+    """The pattern that names have that are found; `` = there is none, or not one alone."""
+    texts = [word.text for word in arguments]
+    is_one = texts.count("-name") == 1 and not {"!", "-not", "-o", "-or", ",", None} & set(texts)
+    return texts[texts.index("-name", 0, -1) + 1] or "" if is_one and texts[-1] != "-name" else ""
+
+
+def _found(word: Word, starts: Sequence[Word], in_place: bool, sought: str) -> Word:
     """A word of `-exec` in which `{}` will be a file that was found."""
     if word.text is None or "{}" not in word.text:
         return word
     before = word.text.partition("{}")[0]
     if word.text != "{}" or in_place or len(starts) != 1 or starts[0].text is None:
-        return Word(None, before or ("./" if in_place else ""))
-    return Word(None, starts[0].text, False, starts[0].text)
+        glob = starts[0].glob if len(starts) == 1 and word.text == "{}" else None
+        return Word(None, before or ("./" if in_place else ""), glob=glob)
+    start = starts[0].text
+    return Word(None, start, False, start, glob=f"{start}/**/{sought}" if sought else None)
+
+
+def _parallel(arguments: Arguments) -> Found | None:
+    # What it reads are arguments, or commands if it is given none.
+    found = _text_after(_ANY_OPTIONS)(arguments)
+    runs = found.runs if found is not None else ()
+    return Found(runs if UNSURE in runs else (*runs, UNSURE))
+
+
+def _carrying(run: Callable[[Arguments], Iterable[Runs]]) -> Wrapper:
+    def wrapper(arguments: Arguments) -> Found | None:
+        runs = tuple(run(arguments))
+        return Found(runs) if runs else None
+
+    return wrapper
 
 
 def _busybox(arguments: Arguments) -> Found | None:
@@ -315,7 +342,7 @@ WRAPPERS: dict[str, Wrapper] = {
     "proot": _prefix(_ANY_OPTIONS),
     "fakeroot": _prefix(options("hv", "lsib")),
     "xvfb-run": _prefix(options("alh", "efnpsw")),
-    "parallel": _text_after(_ANY_OPTIONS),
+    "parallel": _parallel,
     "watch": _text_after(options("bcdegtwxp", "nq")),
     "flock": _flock,
     "busybox": _busybox,
@@ -328,8 +355,14 @@ WRAPPERS: dict[str, Wrapper] = {
     "ash": _shell(posix=True),
     "rbash": _shell(posix=False),
     **{name: _shell(posix=True, is_known=False) for name in ("zsh", "ksh", "mksh", "fish")},
+    **{name: _carrying(run) for name, run in CARRYING.items()},
 }
 """Programs that run what their arguments say."""
+
+ALSO = frozenset(("find", *CARRYING))
+"""Those that do something else besides."""
+WRITING = frozenset(("flock", "strace", "ltrace", "script", "parallel", "fakeroot", "proot"))
+"""Those that write files of their own."""
 
 SHELLS = frozenset(("bash", "sh", "dash", "ash", "rbash", "zsh", "ksh", "mksh", "fish"))
 """Those that run what they read from their standard input."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any
@@ -36,6 +37,21 @@ DESCRIPTION = 200
 """Characters of a description."""
 HEADER_ROOM = 200
 """Bytes of what stands above an output."""
+
+
+async def readable(context: Context, given: Any) -> Mapping[str, Any]:
+    """Refuse to go on in the background where nobody could read or end it; see `Tool.prepare`.
+
+    Raises:
+        ToolError: INVALID_ARGUMENTS, with the reason.
+    """
+    if given.run_in_background and not context.loop.reads_tasks:
+        raise ToolError(
+            Code.INVALID_ARGUMENTS,
+            "run_in_background can't be used here: the loop has no tool to read or end what runs "
+            "in the background. Leave it out and wait for the end, with a timeout that suits it.",
+        )
+    return {}
 
 
 # ─── a command ──────────────────────────────────────────────────────────────────────
@@ -105,6 +121,7 @@ class CommandTask:
         self._over = asyncio.Event()
         self._answer: Answer | None = None
         self._spilled: Spilled | None = None
+        self._so_far: Spilled | None = None
         self._causes: tuple[str, ...] = ()
 
     async def begin(self) -> None:
@@ -166,21 +183,35 @@ class CommandTask:
 
     async def output(self, context: Context) -> Written:
         """See `BackgroundTask.output`."""
-        answer, spilled = self._answer, self._spilled
         if self.status is Status.RUNNING:
             try:
-                answer = await self._peek(context)
+                so_far = await self._peek(context)
             except ToolError as error:
                 if error.code is not Code.NOT_FOUND:
                     raise
                 # It ended under our eyes, and is about to say so.
                 await self.wait()
-                answer, spilled = self._answer, self._spilled
             except SandboxError:
                 await self.wait()
+            else:
+                return await self._written_so_far(context, so_far)
+        answer = self._answer
         if answer is None:
             return Written("", is_fitted=True, causes=self._causes)
-        return self._written(context, answer, spilled)
+        if self._spilled is None and self._is_cut(context, answer):
+            self._spilled = await kept(context, answer)
+        return self._written(context, answer, self._spilled)
+
+    async def _written_so_far(self, context: Context, answer: Answer) -> Written:
+        """What there is of a task that runs; the next look takes the place of this one."""
+        if not self._is_cut(context, answer):
+            return self._written(context, answer, None)
+        before = self._so_far.path if self._so_far is not None else None
+        self._so_far = await kept(context, answer, self.id, before)
+        return self._written(context, answer, self._so_far)
+
+    def _is_cut(self, context: Context, answer: Answer) -> bool:
+        return self._written(context, answer, None).truncated
 
     async def _peek(self, context: Context) -> Answer:
         half = Limit.of(context).most_bytes // 2
@@ -189,6 +220,10 @@ class CommandTask:
 
     def _written(self, context: Context, answer: Answer, spilled: Spilled | None) -> Written:
         notices = [str(note) for note in answer.value.get("notes", ())]
+        spill = context.loop.spill
+        if spilled is not None and (spill is None or not spill.holds(spilled.path)):
+            notices.append(f"{spilled.path} was dropped to make room for newer results")
+            spilled = None
         notices += saved_notices(spilled, context.entry.keep)
         limit = Limit.of(context)
         around = with_notices("".join(f"{cause}\n" for cause in self._causes) + "\n", notices)

@@ -139,10 +139,7 @@ _INTERPRETERS = {"python": ("python3", ".py"), "bash": ("bash", ".sh")}
 
 async def run_code(context: Context, given: RunCode) -> Outcome:
     """Execute Python or bash code in a sandboxed environment, in the worktree's root."""
-    faults = environment_faults(given.env or {})
-    faults += [f"args[{n}] holds a NUL" for n, text in enumerate(given.args or ()) if "\0" in text]
-    if faults:
-        raise ToolError(Code.INVALID_ARGUMENTS, f"Invalid arguments: {'; '.join(faults)}.")
+    _check_start(context, given)
     timeout = _timeout(context, "timeout", given.timeout, per_second=1)
     program, suffix = _INTERPRETERS[given.language]
     arguments = {
@@ -157,6 +154,23 @@ async def run_code(context: Context, given: RunCode) -> Outcome:
     duration = (time.monotonic() - started) * 1000
     more = {"exitCode": (outcome.structured or {})["exit_code"], "duration": round(duration, 1)}
     return replace(outcome, structured={**(outcome.structured or {}), **more})
+
+
+def _check_start(context: Context, given: RunCode) -> None:
+    """Raises ToolError: INVALID_ARGUMENTS, no program can be started with these."""
+    faults = [("env", text.partition(": ")[2]) for text in environment_faults(given.env or {})]
+    faults += [
+        (f"args.{number}", "it holds a NUL character")
+        for number, text in enumerate(given.args or ())
+        if "\0" in text
+    ]
+    if faults:
+        sentences = "; ".join(f"{field}: {text}" for field, text in faults)
+        raise ToolError(
+            Code.INVALID_ARGUMENTS,
+            f"Invalid arguments for {context.tool}: {sentences}.",
+            {"faults": [{"field": field, "message": text} for field, text in faults]},
+        )
 
 
 def _timeout(context: Context, name: str, given: float | None, *, per_second: int) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from executor.approvals import answered, fingerprint
+from executor.callables import TooLate, Unusable, bounded
 from executor.errors import Code, ToolError
 from executor.model import (
     ApprovalAnswer,
@@ -77,27 +77,26 @@ async def ask_user_question(context: Context, given: AskUserQuestion) -> Outcome
     if len(set(texts)) < len(texts):
         raise ToolError(Code.INVALID_ARGUMENTS, "Two questions are the same; ask each once.")
     context.tell(QuestionAsked(call_id=context.call_id, questions=questions))
-    answers = await _answers(context, approver, questions)
-    chosen = {text: _labels(answers.get(text, ())) for text in texts}
+    chosen = await _answers(context, approver, questions)
     lines = [f"{text} → {', '.join(chosen[text]) or 'no answer'}" for text in texts]
     return Outcome("\n".join(lines), {"answers": chosen})
 
 
 async def _answers(
     context: Context, approver: Approver, questions: Sequence[Question]
-) -> Mapping[str, Any]:
+) -> dict[str, list[str]]:
     seconds = _patience(context)
-    scope = asyncio.timeout(seconds)
     try:
-        async with scope:
-            return await approver.answer(questions)
+        answers: Any = await bounded(approver.answer(questions), seconds)
+        return {question.question: _labels(answers, question) for question in questions}
     except ToolError:
         raise
+    except TooLate:
+        raise ToolError(Code.TIMEOUT, f"Nobody answered within {seconds:g} s.") from None
     except Exception as error:
-        if scope.expired():
-            raise ToolError(Code.TIMEOUT, f"Nobody answered within {seconds:g} s.") from None
+        why = str(error) if isinstance(error, Unusable) else type(error).__name__
         raise ToolError(
-            Code.REJECTED, f"There is no answer: who answers has failed ({type(error).__name__})."
+            Code.REJECTED, f"There is no answer: who answers has failed ({why})."
         ) from error
 
 
@@ -107,9 +106,19 @@ def _patience(context: Context) -> float:
     return seconds if context.time_left is None else min(seconds, context.time_left)
 
 
-def _labels(given: Any) -> list[str]:
-    """What was chosen for one question; a single text is one answer."""
-    return [given] if isinstance(given, str) else [str(label) for label in given]
+def _labels(answers: Any, question: Question) -> list[str]:
+    """What was chosen for one question; a single text is one answer.
+
+    Raises:
+        Unusable: something else than texts.
+    """
+    if not isinstance(answers, Mapping):
+        raise Unusable(f"{type(answers).__name__} where answers belong")
+    given = answers.get(question.question, ())
+    labels = [given] if isinstance(given, str) else given
+    if not isinstance(labels, Sequence) or not all(isinstance(one, str) for one in labels):
+        raise Unusable("an answer that is no text")
+    return list(labels)
 
 
 def _question(item: AskedQuestion) -> Question:
@@ -266,8 +275,8 @@ def _confirmed(answer: ApprovalAnswer, rules: tuple[str, ...]) -> tuple[str, ...
     """The rules that were agreed to: all, or those of them that the answer names."""
     if answer.modified_arguments is None:
         return rules
-    named = answer.modified_arguments.get("rules", rules)
-    return tuple(rule for rule in rules if rule in named)
+    named = answer.modified_arguments.get("rules", list(rules))
+    return tuple(rule for rule in rules if isinstance(named, list) and rule in named)
 
 
 async def _decision(context: Context, request: ApprovalRequest) -> ApprovalAnswer:

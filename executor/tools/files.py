@@ -205,6 +205,7 @@ def _nothing_to_show(context: Context, path: str, offset: int, value: dict[str, 
     if total == 0:
         known = {"key": value.get("key"), "modified": value["modified"]}
         context.session.saw(path, value["hash"], 1, 0, more=False, **known)
+        rich.require_content(context, path, size)
         text = f"empty ({_counted(size, 'byte') if size != 0 else '0 bytes'})"
         return Outcome(text, _read_structured(value, "", 0), total_bytes=size)
     raise ToolError(
@@ -584,7 +585,8 @@ async def delete_file(context: Context, given: DeleteFile) -> Outcome:
     async with context.session.lock(path):
         try:
             answer = await context.ask(
-                "delete", {"path": path, "recursive": given.recursive is True}
+                "delete",
+                {"path": path, "recursive": given.recursive is True, **context.bound(path)},
             )
         finally:
             # A recursive delete that failed has deleted some: all must be read again.

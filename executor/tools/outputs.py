@@ -6,7 +6,7 @@ Shared by commands that are waited for and by those that go on in the background
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any
@@ -43,8 +43,17 @@ def captured(answer: Answer) -> tuple[Captured, Captured]:
 # ─── what does not fit ──────────────────────────────────────────────────────────────
 
 
-async def kept(context: Context, answer: Answer) -> Spilled | None:
-    """Keep the whole output where the loop can read it; None if it can't be kept."""
+async def kept(
+    context: Context, answer: Answer, task: str | None = None, instead_of: str | None = None
+) -> Spilled | None:
+    """Keep the whole output where the loop can read it; None if it can't be kept.
+
+    Args:
+        context: of the call.
+        answer: of the agent, with what can be fetched.
+        task: id of the task whose output so far it is; None = of a command that has ended.
+        instead_of: see `Spill.keep`.
+    """
     spill = context.loop.spill
     if spill is None:
         return None
@@ -52,9 +61,9 @@ async def kept(context: Context, answer: Answer) -> Spilled | None:
     try:
         async with (
             asyncio.timeout(KEEP_TIMEOUT),
-            aclosing(_whole(context, answer, spill.most, missing)) as pieces,
+            aclosing(_whole(context, answer, spill.most, missing, task)) as pieces,
         ):
-            spilled = await spill.keep(pieces)
+            spilled = await spill.keep(pieces, instead_of)
     except (ToolError, SandboxError, TimeoutError):
         # The command has ended; that its output is gone must not hide what became of it.
         return None
@@ -65,7 +74,7 @@ async def kept(context: Context, answer: Answer) -> Spilled | None:
 
 
 async def _whole(
-    context: Context, answer: Answer, most: int, missing: list[int]
+    context: Context, answer: Answer, most: int, missing: list[int], task: str | None
 ) -> AsyncGenerator[bytes, None]:
     """All of both streams that is kept, laid out as the model is shown them.
 
@@ -74,6 +83,7 @@ async def _whole(
         answer: of the agent, which holds ends of the streams, or all of them.
         most: bytes that have a place.
         missing: takes the numbers of bytes that are not there.
+        task: see `kept`.
     """
     shelf = answer.value.get("shelf")
     streams = dict(zip(("stdout", "stderr"), captured(answer), strict=True))
@@ -83,16 +93,18 @@ async def _whole(
         return
     names = [name for name in streams if shelf.get(name, [0])[0]]
     room = (most - _MARKS) // max(len(names), 1)
+    where = {"shelf": shelf["number"]} if task is None else {"task": task}
     try:
         for number, name in enumerate(names):
             if number:
                 yield HEADING.encode()
-            async for piece in _stream(context, shelf, name, room, missing):
+            async for piece in _stream(context, where, shelf[name], name, room, missing):
                 yield piece
     finally:
-        done = {"shelf": shelf["number"], "size": 0}
+        done = {**where, "size": 0}
         with suppress(ToolError, SandboxError):
-            await context.loop.box.request("fetch", done, timeout=FETCH_TIMEOUT)
+            if task is None:
+                await context.loop.box.request("fetch", done, timeout=FETCH_TIMEOUT)
 
 
 _MARKS = 1000
@@ -100,32 +112,47 @@ _MARKS = 1000
 
 
 async def _stream(
-    context: Context, shelf: dict[str, Any], name: str, room: int, missing: list[int]
+    context: Context,
+    where: dict[str, Any],
+    sizes: Sequence[int],
+    name: str,
+    room: int,
+    missing: list[int],
 ) -> AsyncIterator[bytes]:
-    """One stream, piece by piece: beginning and end, and a mark where bytes are missing."""
-    total, head, tail = shelf[name]
+    """One stream, piece by piece: beginning and end, and a mark where bytes are missing.
+
+    Of a task that runs, more may go missing meanwhile: it writes over its oldest output.
+    """
+    total, head, tail = sizes
     if head + tail > room:
         tail = min(room // 2, tail or total)
         head = min(room - tail, head)
     for start, end in ((0, head), (max(total - tail, head), total)):
         if start > head:
             missing.append(start - head)
-            yield f"\n[{start - head} bytes were not kept]\n".encode()
+            yield _gap(start - head)
         position = start
         while position < end:
-            asked = {
-                "shelf": shelf["number"],
-                "stream": name,
-                "position": position,
-                "size": min(PIECE, end - position),
-            }
+            size = min(PIECE, end - position)
+            asked = {**where, "stream": name, "position": position, "size": size}
             piece = await context.loop.box.request("fetch", asked, timeout=FETCH_TIMEOUT)
+            skipped = min(piece.value["next"], end) - position - size
+            if skipped > 0 and "task" in where:
+                missing.append(skipped)
+                yield _gap(skipped)
+                position += skipped
+                skipped = 0
             yield piece.data
-            position += asked["size"]
-            if piece.value["next"] != position:
+            position += size
+            if skipped:
                 # It can't read its own file, or is none of ours: ask it nothing more.
                 missing.append(end - position)
                 return
+
+
+def _gap(size: int) -> bytes:
+    """What stands where bytes are missing."""
+    return f"\n[{size} bytes were not kept]\n".encode()
 
 
 # ─── why it failed ──────────────────────────────────────────────────────────────────

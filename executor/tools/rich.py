@@ -37,6 +37,14 @@ NO_CELLS = (Code.EXECUTION_ERROR, Code.UNSUPPORTED, Code.TOO_LARGE)
 _RANGE = re.compile(r"([1-9][0-9]{0,8})(?:-([1-9][0-9]{0,8}))?")
 PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 PDF = "application/pdf"
+_NAMES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".pdf")
+_DRAWING = 0.6
+"""The part of a call's time in which pages are drawn; then there is no more than their text."""
+_LATE = 2
+_MEMORY = (3, 8)
+"""The part of the box's memory that the process may have: gVisor ends a box that has no more."""
+_ONE_AT_A_TIME = "\0pictures"
+"""The lock of what may start that process."""
 
 
 async def in_its_place(
@@ -88,8 +96,23 @@ def require_no_pages(pages: str | None) -> None:
 # ─── pictures ───────────────────────────────────────────────────────────────────────
 
 
+def require_content(context: Context, path: str, size: int) -> None:
+    """Refuse an empty file that is named as a picture or a PDF file.
+
+    Raises:
+        ToolError: EXECUTION_ERROR, there is nothing to show.
+    """
+    if size == 0 and path.lower().endswith(_NAMES):
+        what = "PDF file" if path.lower().endswith(".pdf") else "picture"
+        raise ToolError(
+            Code.EXECUTION_ERROR,
+            f"{shown_name(context.shown(path))} is empty (0 bytes): it is no {what} yet.",
+            {"size": 0},
+        )
+
+
 async def read_image(context: Context, path: str) -> Outcome:
-    """A picture, as a block that the model sees.
+    """A picture, as a block that the model sees: smaller than it is, if it is too large.
 
     Args:
         context: of the call.
@@ -98,10 +121,20 @@ async def read_image(context: Context, path: str) -> Outcome:
     Raises:
         ToolError: EXECUTION_ERROR, it is damaged; TOO_LARGE; or it can't be read.
     """
-    answer = await context.ask("read_image", {"path": path, "max_bytes": MOST_BYTES})
+    asked = {"path": path, "max_bytes": MOST_BYTES, "memory": _memory(context)}
+    async with context.session.lock(_ONE_AT_A_TIME):
+        try:
+            answer = await context.ask("read_image", asked)
+        except ToolError as error:
+            if error.code is not Code.TIMEOUT:
+                raise
+            name = shown_name(context.shown(path))
+            text = f"{name} is too large to be made smaller in {context.seconds:g} seconds. "
+            text += "Use run_command to make a smaller one of it."
+            raise ToolError(Code.TIMEOUT, text) from error
     value = answer.value
     context.session.knows(path, value["hash"], value.get("key"), value["modified"])
-    names = ("media_type", "width", "height", "size", "modified", "hash")
+    names = ("media_type", "width", "height", "size", "scaled", "modified", "hash")
     facts = {**{name: value[name] for name in names}, "encoding": None, "lines": None}
     media = _media_type(answer.data)
     if media is None or media != value["media_type"]:
@@ -111,7 +144,15 @@ async def read_image(context: Context, path: str) -> Outcome:
         )
     told = f"{media}, {value['width']}x{value['height']} pixels, {value['size']} bytes"
     content = _pictured(context, media, answer.data, told)
+    if value["scaled"] and not context.loop.text_only:
+        note = f"[shown smaller than it is: {value['width']}x{value['height']} pixels, "
+        content.append(_text(f"{note}{value['size']} bytes]"))
     return Outcome(content, facts, total_bytes=value["size"], is_fitted=True)
+
+
+def _memory(context: Context) -> int:
+    part, of = _MEMORY
+    return context.loop.limits.memory_bytes * part // of
 
 
 def _pictured(context: Context, media: str, data: bytes, told: str) -> list[Block]:
@@ -124,9 +165,21 @@ def _pictured(context: Context, media: str, data: bytes, told: str) -> list[Bloc
         told: what is known of it.
     """
     if context.loop.text_only:
-        return [_text(f"[picture: {told}; not sent, this loop is given text only]")]
+        return [_not_sent(told)]
     source = {"type": "base64", "media_type": media, "data": base64.b64encode(data).decode()}
     return [{"type": "image", "source": source}]
+
+
+def sendable(context: Context, block: Block) -> Block:
+    """The block, or what is said of a picture where no pictures are sent."""
+    if block["type"] != "image" or not context.loop.text_only:
+        return block
+    source = block["source"]
+    return _not_sent(f"{source['media_type']}, {len(source['data']) // 4 * 3} bytes")
+
+
+def _not_sent(told: str) -> Block:
+    return _text(f"[picture: {told}; not sent, this loop is given text only]")
 
 
 def _text(text: str) -> Block:
@@ -144,6 +197,24 @@ def _media_type(data: bytes) -> str | None:
     if data.startswith((b"GIF87a", b"GIF89a")):
         return "image/gif"
     return "image/webp" if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else None
+
+
+def is_picture(source: Any) -> bool:
+    """Is this the source of a picture as models take it: whole base64 of what it says?
+
+    Args:
+        source: of a block.
+    """
+    if not isinstance(source, dict) or source.get("type") != "base64":
+        return False
+    text = source.get("data")
+    if not isinstance(text, str) or len(text) > MOST_ENCODED:
+        return False
+    try:
+        data = base64.b64decode(text, validate=True)
+    except ValueError:
+        return False
+    return _media_type(data) == source.get("media_type") is not None
 
 
 # ─── PDF files ──────────────────────────────────────────────────────────────────────
@@ -186,8 +257,11 @@ async def read_pdf(context: Context, path: str, pages: str | None) -> Outcome:
         "max_pages": MOST_PAGES,
         "max_bytes": MOST_TEXT,
         "picture_bytes": 0 if context.loop.text_only else MOST_PAGE_BYTES,
+        "seconds": max(int(context.seconds * _DRAWING), 1),
+        "memory": _memory(context),
     }
-    answer = await context.ask("read_pages", asked)
+    async with context.session.lock(_ONE_AT_A_TIME):
+        answer = await context.ask("read_pages", asked)
     value, blocks, at = answer.value, list[Block](), 0
     for part in value["parts"]:
         piece = answer.data[at : at + part["length"]]
@@ -212,7 +286,9 @@ def _page_told(part: dict[str, Any], pages: int, piece: bytes) -> str:
     if part["kind"] == "damaged":
         return f"[page {number} is damaged and can't be shown]"
     if part["kind"] == "picture":
-        return f"[no picture of page {number}: it takes too many bytes; read it alone]"
+        is_late = part["left_out"] == _LATE
+        why = "the pages before took too long" if is_late else "it takes too many bytes"
+        return f"[no picture of page {number}: {why}; read it alone]"
     text = decode(piece).rstrip("\n") or "[no text on this page]"
     if part["left_out"]:
         text += f"\n[{part['left_out']} more bytes are not shown; read this page alone]"

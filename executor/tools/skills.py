@@ -18,11 +18,16 @@ from executor.errors import Code, ConfigError, ToolError
 from executor.model import Result
 from executor.results import decode, names_of, with_notices
 from executor.skills import MAX_BYTES, MAX_SKILLS, Skill, listing, name_of, parse
+from executor.text import one_line
 from executor.tool import Arguments, Context, Modifier, Outcome, Surroundings, Text
 
 PLACES = (".claude/skills", ".claude/commands")
 """Where a worktree has skills and commands."""
 COMMAND = "run_command"
+MAX_COMMANDS = 20
+"""Of one skill."""
+MAX_TEXT = 1 << 20
+"""Characters of a skill with its arguments, without what its commands print."""
 _PREFIX = re.compile(r":\*\)$")
 
 
@@ -37,8 +42,9 @@ async def skill(context: Context, given: UseSkill) -> Outcome:
     """Execute a skill (slash command): returns its instructions."""
     name = given.skill.strip().removeprefix("/")
     found = await _found(context, name)
-    refused = _grant(context, found)
     arguments = (given.args or "").strip()
+    _require_bounds(found, arguments)
+    refused = _grant(context, found)
     pieces: list[str] = []
     modifiers: list[Modifier] = []
     for part in found.parts:
@@ -54,6 +60,23 @@ async def skill(context: Context, given: UseSkill) -> Outcome:
         {"skill": found.name, "trusted": found.is_trusted},
         modifiers=tuple(modifiers),
     )
+
+
+def _require_bounds(found: Skill, arguments: str) -> None:
+    """Raises ToolError: LIMIT, it has too many commands or comes to too much."""
+    commands = sum(part.is_command for part in found.parts)
+    if commands > MAX_COMMANDS:
+        raise ToolError(
+            Code.LIMIT,
+            f"The skill {found.name} begins with {commands} commands, and at most {MAX_COMMANDS} "
+            "are run. Read its file instead.",
+        )
+    if found.room_for(arguments) > MAX_TEXT:
+        raise ToolError(
+            Code.LIMIT,
+            f"The skill {found.name} with these args has more than {MAX_TEXT} characters; give "
+            "shorter ones.",
+        )
 
 
 async def _output(context: Context, found: Skill, command: str, modifiers: list[Modifier]) -> str:
@@ -93,7 +116,7 @@ async def _found(context: Context, name: str) -> Skill:
     if name in more:
         return more[name]
     known = ", ".join(dict.fromkeys((*loop.skills, *more))) or "none"
-    raise ToolError(Code.NOT_FOUND, f"There is no skill {name!r}. Skills: {known}.")
+    raise ToolError(Code.NOT_FOUND, f"There is no skill {one_line(name, 100)!r}. Skills: {known}.")
 
 
 async def of_worktree(context: Context) -> dict[str, Skill]:

@@ -501,6 +501,12 @@ def describe_bash(loop: Surroundings) -> str:
 
 
 def about_reading(loop: Surroundings) -> str:
+    """The paragraph about what `Read` shows."""
+    shown = " Pictures are described in this session, not shown." if loop.text_only else ""
+    return about_paths(loop) + shown
+
+
+def about_paths(loop: Surroundings) -> str:
     """The paragraph about paths, for tools that look at files."""
     *first, last = HIDDEN
     added = "".join(f", {one.path}" for one in loop.reach.added)
@@ -513,6 +519,11 @@ def about_reading(loop: Surroundings) -> str:
 def about_writing(loop: Surroundings) -> str:
     """The paragraph about paths, for tools that change files."""
     added = "".join(f", {one.path}" for one in loop.reach.added if one.is_writable)
+    if loop.read_only:
+        return (
+            f"The worktree is at {MOUNT} and can't be changed in this session. Files can be "
+            f"written below {' and '.join(SCRATCH)}{added}."
+        )
     return (
         f"The worktree is at {MOUNT}; relative paths begin at the working directory of Bash. "
         f"Files can be written there{added} and below {' and '.join(SCRATCH)}."
@@ -583,7 +594,7 @@ TOOLS: tuple[Shown, ...] = (
         order=SAFE,
         actions=search.lists_names,
         description=description("Glob"),
-        describe=_described("Glob", about_reading),
+        describe=_described("Glob", about_paths),
         schema=_schema("Glob"),
         words=WORDS,
     ),
@@ -595,7 +606,7 @@ TOOLS: tuple[Shown, ...] = (
         order=SAFE,
         actions=searches,
         description=description("Grep"),
-        describe=_described("Grep", about_reading),
+        describe=_described("Grep", about_paths),
         schema=_schema("Grep"),
         words=WORDS,
     ),
@@ -606,6 +617,7 @@ TOOLS: tuple[Shown, ...] = (
         approved_arguments=ApprovedBash,
         run=bash,
         actions=runs_bash,
+        prepare=background.readable,
         description=description("Bash"),
         describe=describe_bash,
         schema=_schema("Bash"),
@@ -625,6 +637,7 @@ TOOLS: tuple[Shown, ...] = (
         canonical="task",
         arguments=agents.Task,
         run=agents.task,
+        prepare=background.readable,
         order=SAFE,
         actions=agents.starts_agent,
         unavailable=agents.childless,

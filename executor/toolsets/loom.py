@@ -86,6 +86,7 @@ async def read_file(context: Context, given: ReadFile) -> Outcome:
     if not answer.value["more"] and not answer.value["clipped"]:
         contents = await _whole(context, path, most)
     is_cut = contents is None
+    rich.require_content(context, path, answer.value["size"])
     if contents is None:
         contents = _beginning(answer.data, most)
         _note(context, path, answer)

@@ -84,12 +84,14 @@ TOOLS: tuple[Shown, ...] = (
         arguments=commands.RunCommand,
         run=commands.run_command,
         actions=commands.runs_command,
+        prepare=background.readable,
     ),
     Shown(
         name="run_command_isolated",
         arguments=commands.RunCommand,
         run=commands.run_command_isolated,
         actions=commands.runs_command,
+        prepare=background.readable,
     ),
     Shown(
         name="task_output",

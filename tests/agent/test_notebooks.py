@@ -266,6 +266,8 @@ def book_of(*given: dict[str, Any], **fields: Any) -> bytes:
         (book_of({**CELL, "cell_type": "x"}), "EXECUTION_ERROR", "cell_type"),
         (book_of(CELL).replace(b'"id"', b'"source": "y", "id"'), "EXECUTION_ERROR", "twice"),
         (book_of(CELL, CELL), "AMBIGUOUS", "2 cells"),
+        (book_of({**CELL, "id": "a\n"}), "NO_MATCH", "The ids are: cell-0."),
+        (book_of({**CELL, "id": "a" * 65}), "NO_MATCH", "The ids are: cell-0."),
         (book_of({**CELL, "id": "b"}), "NO_MATCH", "The ids are: b."),
         (book_of(), "NO_MATCH", "no cells"),
         (book_of(CELL), "INVALID_ARGUMENTS", "no change"),
@@ -290,6 +292,14 @@ def test_only_what_was_read_is_changed(tree: Tree, expect: str | None, code: str
     asked = {"path": "n.ipynb", "expect": expect, "mode": "delete", "cell": "a"}
     assert tree.failure("edit_notebook", **asked).code == code
     assert snapshot(tree.path) == before
+
+
+def test_a_name_that_two_cells_have_is_neither(tree: Tree) -> None:
+    """A cell whose id looks like the place of another one is not taken for it."""
+    nameless = {key: value for key, value in CELL.items() if key != "id"}
+    tree.write("n.ipynb", book_of({**CELL, "id": "cell-1"}, nameless))
+    asked = {"path": "n.ipynb", "expect": tree.hash("n.ipynb"), "mode": "delete", "cell": "cell-1"}
+    assert tree.failure("edit_notebook", **asked).code == "AMBIGUOUS"
 
 
 # ─── reading ────────────────────────────────────────────────────────────────────────
@@ -341,6 +351,29 @@ def test_outputs_are_read(tree: Tree, output: Any, parts: list[tuple[str, str, b
         data = data[part["length"] :]
     assert found == [("source", "code", b"x"), *parts]
     assert data == b""
+
+
+def test_a_terminals_controls_are_left_out(tree: Tree) -> None:
+    """Of an output neither colours, nor movements, nor the targets of links are shown."""
+    text = "\x1b[1;31mred\x1b[0m\x1b[2K\x1b]8;;http://x\x07link\x1b]8;;\x1b\\\x1b[?25l"
+    stream = {"output_type": "stream", "name": "stdout", "text": text}
+    cell = {**CELL, "cell_type": "code", "execution_count": None, "outputs": [stream]}
+    tree.write("n.ipynb", book_of(cell))
+    _, data = tree.call("read_notebook", path="n.ipynb")
+    assert data == b"xredlink"
+
+
+def test_attached_pictures_are_shown(tree: Tree) -> None:
+    """Pictures within a cell of text come after it."""
+    forms = {"image/png": base64.b64encode(PNG).decode()}
+    attached = {"a.png": forms, "b.txt": {"text/plain": "x"}, "c.png": {"image/png": "!"}}
+    tree.write("n.ipynb", book_of({**CELL, "attachments": attached}))
+    value, data = tree.call("read_notebook", path="n.ipynb")
+    assert [(part["kind"], part["what"]) for part in value["parts"]] == [
+        ("source", "markdown"),
+        ("picture", "image/png"),
+    ]
+    assert data == b"x" + PNG
 
 
 def test_what_has_no_room_is_counted(tree: Tree) -> None:

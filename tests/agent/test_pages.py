@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 import zlib
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from executor.agent import pages, pdf_program, pictures
 from executor.agent.files import digest
+from executor.tools import rich
 from tests import pictures as samples
 from tests.agent.driver import Tree, changed, drain
 from tests.local_box import PDF
@@ -55,6 +57,23 @@ def test_text_without_room_is_counted(tree: Tree) -> None:
     )
     assert data == b"onet"
     assert [part["left_out"] for part in value["parts"]] == [0, 2]
+
+
+def test_pages_are_drawn_as_long_as_there_is_time(tree: Tree) -> None:
+    """When the time to draw is over there is the text of the pages that are left."""
+    tree.write("a.pdf", pdf("one", "two"))
+    value, data = tree.call("read_pages", path="a.pdf", **ROOM, seconds=0)
+    assert data == b"onetwo"
+    assert [part["left_out"] for part in value["parts"]] == [0, 2, 0, 2]
+
+
+def test_no_picture_is_larger_than_models_take(tree: Tree) -> None:
+    """A page that has all the room is made smaller, too, if its picture can't be sent."""
+    noise = random.Random(1).randbytes(700 * 700 * 3)
+    tree.write("a.pdf", samples.drawn(700, 700, zlib.compress(noise, 1)))
+    room = {**ROOM, "picture_bytes": 6 << 20}
+    value, _ = tree.call("read_pages", path="a.pdf", **room)
+    assert 1 << 20 < value["parts"][1]["length"] <= pdf_program.MOST_PICTURE == rich.MOST_BYTES
 
 
 def test_without_the_library(tree: Tree) -> None:

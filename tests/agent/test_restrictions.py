@@ -14,8 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from executor.agent import restrictions
+from executor.agent.files import OPERATIONS as FILES
 from executor.agent.ignore import Pattern, Patterns, literal
-from tests.agent.driver import Tree
+from executor.agent.operation import Failure
+from tests.agent.driver import Tree, changed
 
 # ─── patterns ───────────────────────────────────────────────────────────────────────
 
@@ -242,6 +245,49 @@ def test_a_file_that_may_not_be_read_gets_no_other_name(tree: Tree) -> None:
     assert (tree.path / "vault/key").exists() and (tree.path / "z").is_symlink()
 
 
+def test_what_is_looked_through_is_what_is_moved(tree: Tree) -> None:
+    """Another directory that takes its place while it is looked through is not moved."""
+    restrict(tree, read=("/vault/**",))
+    tree.write("p/vault/f", "x")
+    (tree.path / "way").symlink_to("p")
+    steps = FILES["move"](tree.workspace, {"from": "way/vault", "to": "y"}, b"")
+    assert not isinstance(steps, tuple)
+    with changed(restrictions, _SLICE=1):
+        next(steps)
+        (tree.path / "way").unlink()
+        (tree.path / "way").symlink_to(".")
+        with pytest.raises(Failure) as caught:
+            while True:
+                next(steps)
+    assert caught.value.code == "CONFLICT"
+    assert (tree.path / "vault/key").exists() and not (tree.path / "y").exists()
+
+
+def test_nothing_is_moved_to_a_name_that_may_not_be_written(tree: Tree) -> None:
+    """A directory does not bring to a denied place what could not be written there."""
+    tree.write("w/flows/evil", "x")
+    (tree.path / "here").symlink_to(".")
+    restrict(tree, write=("/.ci/flows/**",))
+    for target in (".ci", "./.ci/", "here/.ci", str(tree.path / ".ci"), "a/../.ci"):
+        failure = tree.failure("move", **{"from": "w", "to": target})
+        assert failure.code == "PERMISSION_DENIED", target
+    assert not (tree.path / ".ci").exists()
+    tree.call("move", **{"from": "w", "to": "here/new/.ci"})
+    assert (tree.path / "new/.ci/flows/evil").exists()
+    tree.call("move", **{"from": "new/.ci", "to": "b", "rules": {"places": ["new/.ci", "b"]}})
+
+
+def test_a_name_that_looks_deleted_is_a_name(tree: Tree) -> None:
+    """What the kernel adds to the name of a deleted file may be a part of a name, too."""
+    tree.write("key (deleted)", "KEY=4\n")
+    restrict(tree, read=("* (deleted)",))
+    assert tree.failure("read", path="key (deleted)").code == "PERMISSION_DENIED"
+    restrict(tree, read=("/key",))
+    assert tree.call("read", path="key (deleted)")[1] == b"KEY=4"
+    rules = {"places": ["key (deleted)"]}
+    assert tree.call("read", path="key (deleted)", rules=rules)[1] == b"KEY=4"
+
+
 def test_a_directory_is_deleted_but_for_what_is_denied(tree: Tree) -> None:
     """What may not be changed stays, with the directories above it, and is named."""
     tree.write("vault/other/f", "x")
@@ -299,12 +345,131 @@ def test_a_link_that_changes_meanwhile_does_not_help(tree: Tree) -> None:
 
 
 def _read(tree: Tree) -> str:
-    from executor.agent.operation import Failure
-
     try:
         return tree.call("read", path="x")[1].decode()
     except Failure as failure:
         return failure.code
+
+
+# ─── one call ───────────────────────────────────────────────────────────────────────
+
+
+def only(pattern: str, how: str = "read", kind: str = "deny") -> dict[str, Any]:
+    """A rule that holds for one call."""
+    return {kind: {how: [[pattern, f"T({pattern})"]]}}
+
+
+def test_a_rule_for_one_tool_holds_for_its_calls_alone(tree: Tree) -> None:
+    """What it denies below a directory stays; the next call knows nothing of it."""
+    tree.write("vault/other/f", "x")
+    arguments = {"path": "vault", "recursive": True, "rules": only("/vault/key", "write")}
+    failure = tree.failure("delete", **arguments)
+    assert (failure.code, "T(/vault/key)" in failure.message) == ("PERMISSION_DENIED", True)
+    assert [path.name for path in (tree.path / "vault").iterdir()] == ["key"]
+    assert tree.workspace.restrictions is None
+    tree.call("delete", path="vault", recursive=True)
+
+
+@pytest.mark.parametrize("path", SPELLINGS)
+def test_what_was_not_asked_about_is_not_opened(tree: Tree, path: str) -> None:
+    """A rule that asks is no less a rule where the judged path did not show it."""
+    for op, more in (("read", {}), ("grep", {"pattern": "K"}), ("read_image", {"max_bytes": 9})):
+        failure = tree.failure(op, path=path, rules=only(".env", kind="ask"), **more)
+        assert (failure.code, "asks first" in failure.message) == ("PERMISSION_DENIED", True)
+    reply, data = tree.call("grep", pattern="KEY", rules=only(".env", kind="ask"))
+    assert (reply["files"], b"KEY=1" in data) == (2, False)
+    assert "1 file left out: rules deny to read it, or ask first" in reply["warnings"][0]
+
+
+def test_only_what_was_judged_is_opened(tree: Tree) -> None:
+    """A path that leads elsewhere by now is a conflict, for reading and for every change."""
+    (tree.path / "d").symlink_to("vault")
+    places = {"places": ["a"]}
+    known = tree.hash("vault/key")
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("read", {"path": "d/key"}),
+        ("grep", {"path": "d", "pattern": "KEY"}),
+        ("write", {"path": "d/new"}),
+        ("write", {"path": "d/key", "expect": known}),
+        ("edit", {"path": "d/key", "expect": known, "old": 0, "edits": [[1, 0, False]]}),
+        ("delete", {"path": "d/key"}),
+        ("move", {"from": "a/b.txt", "to": "d/b.txt"}),
+        ("move", {"from": "d/key", "to": "a/key"}),
+    ]
+    before = sorted(tree.path.rglob("*"))
+    for op, arguments in calls:
+        failure = tree.failure(op, b"K", rules=places, **arguments)
+        assert (failure.code, "judged" in failure.message) == ("CONFLICT", True), (op, failure)
+    assert sorted(tree.path.rglob("*")) == before
+    assert tree.call("read", path="a/b.txt", rules=places)[1] == b"KEY=2"
+    for place in ("", "vault", "vault/key"):
+        assert tree.call("read", path="d/key", rules={"places": [place]})[1] == b"KEY=3"
+    assert tree.failure("read", path="d/key", rules={"places": ["vault/k"]}).code == "CONFLICT"
+
+
+@pytest.mark.parametrize("show", ["lines", "files", "counts"])
+@pytest.mark.parametrize(
+    ("path", "swapped"),
+    [("d", "rm -r d && ln -s vault d"), ("d/key", "rm d/key && ln -s ../vault/key d/key")],
+)
+def test_grep_reads_what_the_agent_has_opened(
+    tree: Tree, show: str, path: str, swapped: str
+) -> None:
+    """What is swapped between the look and ripgrep's start is not searched in its place."""
+    tree.write("d/key", "harmless\n")
+    restrict(tree, read=("/vault/**",))
+    program = tree.path / "rg"
+    program.write_text(f'#!/bin/sh\n({swapped}) 2>/dev/null\nexec {tree.workspace.ripgrep} "$@"\n')
+    program.chmod(0o755)
+    real, tree.workspace.ripgrep = tree.workspace.ripgrep, str(program)
+    try:
+        reply, data = tree.call("grep", pattern="KEY=3", path=path, show=show)
+    finally:
+        tree.workspace.ripgrep = real
+    assert (reply["matches"], reply["files"], data) == (0, 0, b"")
+
+
+def test_a_watched_search_finds_what_any_search_finds(tree: Tree) -> None:
+    """Hundreds of files, odd names, binary ones, long lines: the same with and without rules."""
+    for number in range(250):
+        tree.write(f"n/{number % 7}/f{number}.txt", f"one\nKEY {number}\ntwo\n" * (number % 5))
+    tree.write("n/a\nb: c.txt", "KEY odd\n")
+    tree.write("n/proc/self/fd/7", "KEY fd\n")
+    (tree.path / os.fsdecode(b"n/\xff.txt")).write_text("KEY bytes\n")
+    tree.write("n/binary", b"KEY\0KEY\n")
+    tree.write("n/long", "x" * 600_000 + " KEY " + "y" * 600_000)
+    tree.write("n/wide", "KEY wide\n".encode("utf-16"))
+    tree.write(".gitignore", "n/0\n")
+    for more in (
+        {},
+        {"show": "files"},
+        {"show": "counts"},
+        {"path": "n/3", "context": 0},
+        {"path": "n/0"},
+        {"file_pattern": "*1.txt"},
+        {"max_results": 5},
+        {"per_file": 1},
+        {"path": "n/binary"},
+        {"path": "n/long"},
+    ):
+        arguments: dict[str, Any] = {"pattern": "KEY", "path": "n", **more}
+        before = tree.call("grep", **arguments)
+        restrict(tree, read=("/vault/**",))
+        after = tree.call("grep", **arguments)
+        restrict(tree)
+        assert after == before, arguments
+
+
+def test_a_denied_match_tells_nothing(tree: Tree) -> None:
+    """Whether a denied file has the text changes no word of what is said."""
+    tree.write("d/.gitignore", "out\n")
+    tree.write("d/out", "nothing of interest, IGNORED\n")
+    restrict(tree, read=("/d/secret",))
+    said = []
+    for content in ("IGNORED\n", "other\n"):
+        tree.write("d/secret", content)
+        said.append(tree.call("grep", pattern="IGNORED", path="d"))
+    assert said[0] == said[1]
 
 
 def test_restrictions_can_be_taken_back(tree: Tree) -> None:
