@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -296,8 +297,8 @@ class Catalog:
             **self.loop.get("environment", {}),
             **(given.get("environment") or {}),
         }
-        values["add_dirs"] = tuple(values.get("add_dirs", ()))
-        values["skills"] = tuple(values.get("skills", ()))
+        for name in ("add_dirs", "skills"):
+            values[name] = tuple(map(_at_home, values.get(name, ())))
         limits = {name: values.pop(name) for name in _LIMIT_NAMES & values.keys()}
         return LoopSpec(worktree=worktree, limits=Limits(**limits), **values)
 
@@ -321,6 +322,11 @@ class Catalog:
                 found.append(f"{option}: there is no {value!r}{_instead(value, known)}")
         longest = {name: entry.max_timeout_ms for name, entry in self.tools.items()}
         return found + _call_timeout_faults(spec.limits.call_timeout, longest)
+
+
+def _at_home(directory: Any) -> Any:
+    """The directory, with a `~` at the front of a text resolved."""
+    return os.path.expanduser(directory) if isinstance(directory, str) else directory
 
 
 def _call_timeout_faults(seconds: float | None, longest: Mapping[str, int | None]) -> list[str]:

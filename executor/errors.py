@@ -3,7 +3,7 @@
 ExecutorError
 ├── ConfigError            bad options, files or environment; holds every fault at once
 │   ├── BadPath             a working directory that no engine may be told
-│   └── ForbiddenMount      a directory that no sandbox may write
+│   └── ForbiddenMount      a directory that no sandbox may have
 ├── ToolError              becomes the error result of one call
 ├── StreamBroken           a model's stream ended before its message did
 ├── ModelError             a model that was asked gave no reply

@@ -21,7 +21,17 @@ from executor.agent.ignore import Pattern, Patterns, literal
 from executor.errors import Code, ConfigError, ToolError
 from executor.model import MOUNT, Access
 from executor.places import Place, resolved
-from executor.rules import COMMANDS, READERS, WRITERS, Command, Rule, Rules, is_option, may_meet
+from executor.rules import (
+    COMMANDS,
+    FOREIGN,
+    READERS,
+    WRITERS,
+    Command,
+    Rule,
+    Rules,
+    is_option,
+    may_meet,
+)
 from executor.shell.values import Script, Simple, installed_program, program_of
 from executor.tool import Contacts, Context, RunsCode, RunsCommand, Tool, Touches, no_actions
 
@@ -693,7 +703,9 @@ async def _wants(case: _Case, mode: Mode) -> list[_Want]:
             wants += await _change_wanted(case, touch, mode)
     for host in case.hosts:
         if not any(_names_host(rule, case) and is_host(rule.host or "", host) for rule in allow):
-            wants.append(_Want(f"{host} is contacted", f"{tool.name}(domain:{host})"))
+            is_foreign = tool.name.startswith(FOREIGN)  # these have no patterns
+            rule = tool.name if is_foreign else f"{tool.name}(domain:{host})"
+            wants.append(_Want(f"{host} is contacted", rule))
     if not (case.scripts or case.touches or case.hosts) or case.codes:
         wants.append(_Want(f"mode {mode} asks before {tool.access}", tool.name))
     return wants

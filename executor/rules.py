@@ -23,7 +23,7 @@ _SEARCHERS = frozenset({"grep", "glob", "list_directory"})
 """They take in whole directories: the agent leaves out what rules of `read_file` deny."""
 _BY_COMMAND = frozenset({COMMANDS, "run_command_isolated", "run_code", "build", "test", "validate"})
 _HOSTS = "domain:"
-_FOREIGN = "mcp__"
+FOREIGN = "mcp__"
 
 _RULE = re.compile(r"([A-Za-z_][\w-]*\*?)(?:\((.*)\))?", re.DOTALL)
 _HOST = re.compile(r"\*|(?:\*\.)?[a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?|\[[0-9a-f:.]+\]")
@@ -367,12 +367,12 @@ def _rule(text: str, known: Mapping[str, str]) -> Rule:
     tool, pattern = match[1], match[2]
     if pattern is not None and not pattern.strip():
         raise ConfigError(f"there is nothing in the brackets; write {tool} for every call of it")
-    if tool.startswith(_FOREIGN):
+    if tool.startswith(FOREIGN):
         if pattern is not None:
             raise ConfigError("calls of MCP servers have no patterns; leave the brackets out")
         return Rule(text, tool, None, tool)
     if tool.endswith("*"):
-        raise ConfigError(f"only names of MCP tools may end with *, as in {_FOREIGN}server__*")
+        raise ConfigError(f"only names of MCP tools may end with *, as in {FOREIGN}server__*")
     canonical = known.get(tool, tool)
     if known and tool not in known:
         near = difflib.get_close_matches(tool, known, n=1)

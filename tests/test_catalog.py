@@ -130,6 +130,16 @@ def test_a_missing_file_is_a_fault(tmp_path: Path) -> None:
         load(tmp_path / "none.toml")
 
 
+def test_directories_of_the_user_may_begin_with_a_tilde(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a shell would resolve it, which the file does not pass through."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    user = "[loop]\nadd_dirs = ['~/data:rw']\nskills = ['~/skills']\n"
+    spec = with_user_file(user).loop_spec("w")
+    assert (spec.add_dirs, spec.skills) == ((f"{tmp_path}/data:rw",), (f"{tmp_path}/skills",))
+
+
 def test_loop_spec_takes_defaults_and_lets_given_values_win() -> None:
     """`[loop]` gives the defaults; what is given wins; None means not given."""
     catalog = with_user_file("[loop]\ncpus = 1\n[loop.environment]\nA = '1'\nB = '2'\n")

@@ -540,7 +540,8 @@ def test_rules_on_foreign_tools() -> None:
     """Decisions row 61: `mcp__server__*` is every tool of the server."""
     tool = host_tool([], Access.EXEC, name="mcp__git__push")
     found = judged(tool, host="x")
-    assert (found.verdict, found.allowing) == (ASK, ("mcp__git__push(domain:x)",))
+    assert (found.verdict, found.allowing) == (ASK, ("mcp__git__push",))
+    assert Rules(known=KNOWN).allowing(found.allowing[0]).allow
     allow = Rules.parse(allow=["mcp__git__*"], known=KNOWN)
     assert judged(tool, rules=allow, host="x").verdict is ALLOW
     other = Rules.parse(allow=["mcp__gitlab__*"], known=KNOWN)

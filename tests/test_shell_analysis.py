@@ -591,6 +591,8 @@ FOUND = [
         "exec b",
         "b;:",
     ),
+    *("trap exit EXIT; b > fa", "x='a[$(rm)]'; RANDOM=$x", "read RANDOM <<< 'a[$(rm)]'"),
+    *('export "OPTIND=a[\\$(rm)]"', "time cd a && b > fb", "mapfile -C exit -c 1 x <<< a; b > fa"),
 ]
 """Where the grammar or the first version of this differed from bash."""
 

@@ -92,6 +92,22 @@ def test_what_stands_before_plan_mode_is_written_and_what_comes_after_is_not(
     assert (work.root / "before").exists() and not (work.root / "behind").exists()
 
 
+def test_a_turn_that_is_cancelled_as_its_last_call_ends_is_cancelled(work: Work) -> None:
+    """It raises that, and nothing else, at whatever moment it comes."""
+
+    async def scene() -> set[str]:
+        ends = set()
+        for rounds in range(60):
+            task = asyncio.ensure_future(work.loop.turn([Call("1", "nope", {})]))
+            await _pass(rounds)
+            task.cancel()
+            await asyncio.wait({task})
+            ends.add("cancelled" if task.cancelled() else repr(task.exception()))
+        return ends
+
+    assert work.thread.run(scene()) == {"cancelled", "None"}
+
+
 async def _events(*steps: Any) -> AsyncIterator[Any]:
     for step in steps:
         yield step
@@ -255,7 +271,7 @@ def test_a_decision_can_be_called_off_at_any_moment(
     work, asked.approver.rounds = asked.work, slow
     plant(work.root)
     made = [work.make(name, arguments) for name, arguments in calls]
-    work.thread.run(_called_off(work, made, rounds, how), timeout=60)
+    work.thread.run(_called_off(work, made, rounds, how), timeout=30)
     assert (asked.approver.asking, asked.hooked) == (0, 0)
     assert work.loop._running == []
     asked.approver.rounds = 0
@@ -276,7 +292,7 @@ async def _called_off(work: Work, calls: list[Call], rounds: int, how: str) -> N
         await stream.aclose()  # type: ignore[attr-defined]
         return
     task = asyncio.ensure_future(work.loop.turn(calls))
-    await _pass(rounds)
+    await _pass(rounds + 1)  # before that there is no turn whose calls could be cancelled
     if how == "calls":
         work.loop.cancel()
         assert len(await task) == len(calls)

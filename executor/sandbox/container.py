@@ -603,7 +603,7 @@ def mount_faults(source: Path, forbidden: Iterable[Path] = ()) -> list[str]:
             relation = f"contains {place},"
         else:
             continue
-        faults.append(f"worktree: {source} {relation} that no sandbox may write; give another one")
+        faults.append(f"worktree: {source} {relation} that no sandbox may have; give another one")
     if not faults and any(Path(place).is_relative_to(source) for place in FORBIDDEN_ITSELF):
         faults.append(f"worktree: {source} holds more than one project; give a directory inside it")
     return faults[:1]

@@ -362,7 +362,7 @@ def _place_faults(
     places = _identities([*map(Path, FORBIDDEN), *resolved])
     for identity in ancestry:
         if place := places.get(identity):
-            return [f"worktree: {real} leads into {place}, that no sandbox may write"]
+            return [f"worktree: {real} leads into {place}, that no sandbox may have"]
     if ".git" in real.parts or _is_bare(real):
         return [f"worktree: {real} is git's own directory; give the worktree that belongs to it"]
     return []
