@@ -449,15 +449,17 @@ def _speaks_of_command(text: str, command: str, *, allows: bool) -> bool:
         pattern = Command.parse(text)
     except ConfigError:
         return False
-    script = parsed(command)
+    # Which shell the box has is not known here, and they do not read every line alike.
+    scripts = [parsed(command, shell=shell) for shell in ("bash", "sh")]
+    if any(script.fault is not None for script in scripts):
+        return not allows
+    commands = [one for script in scripts for one in script.commands]
     if not allows:
-        return script.fault is not None or any(
-            hit(pattern, one) is not Hit.NO for one in script.commands
-        )
-    if script.fault is not None or not script.commands:
-        return False
+        return any(hit(pattern, one) is not Hit.NO for one in commands)
     # A rule for commands says nothing of the files that the shell itself writes.
-    return all(covers(pattern, one) and one.redirected == frozenset() for one in script.commands)
+    return bool(commands) and all(
+        covers(pattern, one) and one.redirected == frozenset() for one in commands
+    )
 
 
 @dataclass(frozen=True, slots=True)

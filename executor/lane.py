@@ -22,8 +22,8 @@ from executor.tools.background import AWAIT
 
 LANE = "no-net"
 """The lane of every box so far: they all have the same policy, no network."""
-RESTRICT_TIMEOUT = 10.0
-"""Seconds that the agent may take to take up what the rules deny."""
+ANSWER_TIMEOUT = 10.0
+"""Seconds that the agent may take to name its shell, or to take up what the rules deny."""
 
 log = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ class Lane:
         told = restrictions(rules)
         if any(told.values()) or self._restricted:
             try:
-                await box.request("restrict", told, timeout=RESTRICT_TIMEOUT)
+                await box.request("restrict", told, timeout=ANSWER_TIMEOUT)
             except ToolError as error:
                 raise SandboxError(f"the agent did not take the loop's rules: {error}") from error
         self._restricted = rules.deny
@@ -194,6 +194,9 @@ class Lane:
             try:
                 self._restricted = ()
                 await self._restrict(box)
+                # Command lines are judged as the shell reads them that gets them.
+                answer = await box.request("shell", {}, timeout=ANSWER_TIMEOUT)
+                self._session.shell = answer.value["shell"]
             except BaseException:
                 await self._leave()
                 raise

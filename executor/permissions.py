@@ -111,11 +111,11 @@ _ALLOWED = Judgement(Verdict.ALLOW)
 # ─── patterns of commands ───────────────────────────────────────────────────────────
 
 
-def parsed(text: str, cwd: str = MOUNT) -> Script:
+def parsed(text: str, cwd: str = MOUNT, shell: str | None = "bash") -> Script:
     """What a command line does; the parser is loaded when it is first needed."""
     from executor.shell import analyse
 
-    return analyse(text, cwd)
+    return analyse(text, cwd, posix=shell != "bash")
 
 
 @functools.lru_cache(512)
@@ -470,7 +470,8 @@ class _Case:
         for action in tool.actions(context, arguments):
             match action:
                 case RunsCommand():
-                    case.scripts.append(parsed(action.text, action.cwd or context.cwd))
+                    cwd = action.cwd or context.cwd
+                    case.scripts.append(parsed(action.text, cwd, context.session.shell))
                 case RunsCode():
                     case.codes.append(action)
                 case Touches():

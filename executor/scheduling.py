@@ -167,7 +167,7 @@ def _declared(tool: Tool, arguments: Any, context: Context) -> Intent:
         if isinstance(action, RunsCode):
             intent = replace(intent, reads_all=True, writes_all=True)
         elif isinstance(action, RunsCommand):
-            intent = _with_command(intent, action, context.cwd)
+            intent = _with_command(intent, action, context)
     if getattr(arguments, "run_in_background", None):
         # The calls behind it may be about the task.
         order = Order.BARRIER if intent.order is Order.BARRIER else Order.UNSAFE
@@ -183,10 +183,10 @@ def _undeclared(tool: Tool) -> Intent:
     return Intent(tool.order, beside=beside, reads_all=reads, writes_all=writes)
 
 
-def _with_command(intent: Intent, action: RunsCommand, cwd: str) -> Intent:
+def _with_command(intent: Intent, action: RunsCommand, context: Context) -> Intent:
     """The intent, and what the command line does."""
-    directory = action.cwd or cwd
-    script = analyse(action.text, directory)
+    directory = action.cwd or context.cwd
+    script = analyse(action.text, directory, posix=context.session.shell != "bash")
     moves = script.changes_directory and action.cwd is None
     if moves or any(program_of(simple.words) in _WAITS for simple in script.commands):
         return replace(intent, order=Order.BARRIER, reads_all=True, writes_all=True)

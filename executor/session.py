@@ -44,6 +44,7 @@ class Session:
 
     Attributes:
         cwd: where the last command ended, as seen inside the box.
+        shell: name of the shell that command lines are given to; None = the box has none.
         completed: the summary that the model gave to `complete_task`; None before.
         mode: permission mode; plan mode changes it.
         rules: what is allowed, asked and denied, whatever the mode says.
@@ -58,6 +59,7 @@ class Session:
 
     def __init__(self) -> None:
         self.cwd = MOUNT
+        self.shell: str | None = "bash"
         self.completed: str | None = None
         self.mode = "bypass"
         self.mode_before_plan: str | None = None

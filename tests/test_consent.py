@@ -178,7 +178,7 @@ class Drawer:
     ) -> Said:
         """See `Operations.request`."""
         if op != "read":
-            return Said({}, b"")
+            return Said({"shell": "bash"} if op == "shell" else {}, b"")
         data = self.files.get(arguments["path"])
         if data is None:
             raise ToolError(Code.FILE_NOT_FOUND, f"There is no {arguments['path']}.")

@@ -52,6 +52,7 @@ from tests.test_pipeline import NoBox, surroundings
 CATALOG = load()
 REGISTRY = toolsets.registry("standard", CATALOG)
 KNOWN = toolsets.names(CATALOG)
+PROGRAMS = "/workspace/programs"
 ALLOW, ASK, DENY = Verdict.ALLOW, Verdict.ASK, Verdict.DENY
 
 
@@ -609,6 +610,28 @@ SMALLEST = {
     "rm $X": None,
     "touch 'it'\\''s [x] *'": "touch 'it'\"'\"'s [x] *'",
 }
+
+
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+def test_a_line_is_judged_as_the_shell_of_the_box_reads_it(tmp_path: Path, shell: str) -> None:
+    """To bash this is one quoted text, to other shells two of them and a command between."""
+    line = "echo $'a\\'; touch made; echo \\''"
+
+    def change(spec: LoopSpec) -> LoopSpec:
+        programs = Path(spec.worktree) / "programs"
+        programs.mkdir()
+        (programs / shell).symlink_to(f"/bin/{shell}")
+        (programs / "touch").symlink_to("/bin/touch")
+        return replace(spec, deny=("run_command(touch *)",), environment={"PATH": PROGRAMS})
+
+    with open_work("docker", tmp_path, change=change) as work:
+        result = work.call("run_command", command=line)
+        assert work.loop.session.shell == shell
+        if shell == "bash":
+            assert result.content == "a'; touch made; echo '\n"
+        else:
+            assert result.code is Code.PERMISSION_DENIED, result.content
+        assert not (work.root / "made").exists()
 
 
 @pytest.mark.parametrize("text", SMALLEST)

@@ -379,6 +379,10 @@ class Service:
             if name == "run":
                 self.commands.start(channel, arguments, body)
                 return
+            if name == "shell":
+                shell = self.commands.shell
+                self.reply(channel, {"shell": shell and os.path.basename(shell)})
+                return
             if name == "fetch":
                 self.reply(channel, *self.commands.fetch(arguments))
                 return

@@ -102,7 +102,7 @@ def most_data(op: str, arguments: Mapping[str, Any]) -> int:
 
 _MOST = {"list": MAX_RECORDS} | dict.fromkeys(
     (
-        *("write", "edit", "edit_notebook", "stat", "move", "resolve", "restrict"),
+        *("write", "edit", "edit_notebook", "stat", "move", "resolve", "restrict", "shell"),
         *("begin", "stop_task", "left", "end_left"),
     ),
     0,
@@ -433,6 +433,7 @@ _SHAPES: dict[str, Shape] = {
         frozenset({"type", "size", "hash", "modified"}),
     ),
     "restrict": Shape({}),
+    "shell": Shape({"shell": _maybe_word}),
     "fetch": Shape({"next": _count}),
     "resolve": Shape({"places": _places}),
     "list": Shape(
