@@ -67,7 +67,8 @@ async def decide(
         Other arguments that are to run instead; None = run these.
 
     Raises:
-        ToolError: REJECTED; TIMEOUT; APPROVAL_REQUIRED, there is no one to ask.
+        ToolError: REJECTED; TIMEOUT; APPROVAL_REQUIRED, there is no one to ask; or what the
+            call would be refused for anyway.
     """
     approver = context.loop.approver
     if approver is None:
@@ -77,6 +78,7 @@ async def decide(
     except Unusable as error:
         text = f"Nobody can be asked about {tool.name}: it has {error}."
         raise ToolError(Code.INVALID_ARGUMENTS, text) from error
+    await tool.refuse_early(context, arguments)
     request = await _request(tool, given, arguments, context, judgement)
     answer = await answered(approver, request, context.tell)
     if not answer.approved:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import difflib
 import functools
 import json
 import re
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Annotated, Any, Literal, Protocol, TypeAlias
 
@@ -461,6 +462,7 @@ class Context:
         judged: path → the agent's mark of what was there when the call was judged.
         rules: what the agent holds the call to where it opens files, besides what the rules
             deny to the whole loop; None = nothing.
+        is_trial: it ends, by `Tried`, where it would change a file.
     """
 
     call_id: str
@@ -473,6 +475,7 @@ class Context:
     grant: Callable[[str], None] | None = None
     judged: dict[str, str] | None = None
     rules: dict[str, Any] | None = None
+    is_trial: bool = False
 
     def judge(self, path: str, mark: str) -> None:
         """Note what a judgement rests on: what was at a path; empty = nothing."""
@@ -569,20 +572,35 @@ class Context:
 
         Raises:
             ToolError: the operation failed, or took longer than the catalog allows.
+            Tried: the call is a trial, and the operation would have changed something.
         """
         await self.loop.box.ready()
+        ends_trial = self.is_trial and op in _CHANGES
+        if ends_trial:
+            arguments = {**arguments, "trial": True}
         if self.loop.toolset.reach == "box":
             arguments = {**arguments, "reach": "box"}
         if self.rules is not None:
             arguments = {**arguments, "rules": self.rules}
         seconds = self.seconds
         try:
-            return await self.loop.box.request(op, arguments, body, timeout=seconds)
+            answer = await self.loop.box.request(op, arguments, body, timeout=seconds)
         except ToolError as error:
             if error.code is not Code.TIMEOUT:
                 raise
             text = f"Timed out after {round(seconds * 1000)}ms. Try less at a time."
             raise ToolError(Code.TIMEOUT, text) from None
+        if ends_trial:
+            raise Tried
+        return answer
+
+
+_CHANGES = frozenset({"write", "edit", "edit_notebook", "delete", "move"})
+"""Operations that change files."""
+
+
+class Tried(Exception):
+    """A trial has come to where the call would change a file: nothing stands against it."""
 
 
 # ─── the tool ───────────────────────────────────────────────────────────────────────
@@ -620,6 +638,8 @@ class Tool:
             they may be more than those.
         prepare: what it adds to the arguments by what it finds in the box, before the call is
             judged: so rules, approvers and hooks see what will run.
+        can_be_tried: all that it changes are files, by operations of the agent that can be
+            tried; see `refuse_early`.
     """
 
     name: str
@@ -638,6 +658,17 @@ class Tool:
     describe: Callable[[Surroundings], str] | None = None
     approved_arguments: type[BaseModel] | None = None
     prepare: Prepare | None = None
+    can_be_tried: bool = False
+
+    async def refuse_early(self, context: Context, arguments: BaseModel) -> None:
+        """Refuse a call that would be refused when it runs, before anybody is asked about it.
+
+        Raises:
+            ToolError: as running it would. Nothing was changed in either case.
+        """
+        if self.can_be_tried:
+            with contextlib.suppress(Tried):
+                await self.run(replace(context, is_trial=True), arguments)
 
     @property
     def access(self) -> Access:

@@ -140,33 +140,35 @@ def test_a_long_command_is_there_to_its_end(tmp_path: Path) -> None:
 
 
 def test_a_change_of_a_file_is_shown_as_a_difference(tmp_path: Path) -> None:
-    """Edits and overwriting; what can't be shown is left out."""
+    """Edits and overwriting of what was read; what can't be shown is left out."""
     root = tmp_path / "worktree"
     root.mkdir()
     (root / "f").write_text("one\ntwo\nthree\n")
     (root / "binary").write_bytes(b"\xff\xfe\0")
-    recorder = Recorder(NO, NO, NO, NO)
+    recorder = Recorder(NO, NO, NO)
     calls: list[tuple[str, dict[str, Any]]] = [
+        ("read_file", {"path": "f"}),
+        ("read_file", {"path": "binary", "encoding": "base64"}),
         ("edit_file", {"path": "f", "old_string": "two", "new_string": "2"}),
         ("write_file", {"path": "f", "content": "one\n"}),
         ("write_file", {"path": "binary", "content": "x"}),
-        ("edit_file", {"path": "f", "old_string": "not there", "new_string": "2"}),
     ]
     scene(tmp_path, recorder, *calls)
-    edit, write, binary, nothing = (request.diff for request in recorder.requests)
+    edit, write, binary = (request.diff for request in recorder.requests)
     assert edit is not None and edit.splitlines()[:2] == ["--- a/f", "+++ b/f"]
     assert "-two" in edit and "+2" in edit and " three" in edit
     assert write is not None and "-two" in write and "-three" in write
-    assert binary is None and nothing is None
+    assert binary is None
     assert (root / "f").read_text() == "one\ntwo\nthree\n"
 
 
 def test_what_the_model_says_that_it_does_is_shown_beside_the_command(tmp_path: Path) -> None:
     """A description is the model's word, and is no part of the action."""
-    recorder = Recorder(NO)
-    scene(tmp_path, recorder, ("delete_file", {"path": "worktree"}))
-    assert recorder.requests[0].description is None
-    assert recorder.requests[0].action == "worktree"
+    recorder = Recorder(NO, NO)
+    told = {"command": "touch x", "description": "Looks around"}
+    scene(tmp_path, recorder, ("run_command", told), ("run_command", {"command": "touch x"}))
+    assert [one.description for one in recorder.requests] == ["Looks around", None]
+    assert [one.action for one in recorder.requests] == ["touch x", "touch x"]
 
 
 def test_the_time_to_decide_is_the_catalogs(tmp_path: Path) -> None:

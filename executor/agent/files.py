@@ -361,6 +361,8 @@ def _contents(fd: int, limit: int) -> Generator[None, Any, bytes]:
 def write(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
     """Make a file, or replace one whose content the caller knows."""
     path = workspace.spelled_out(arguments["path"])
+    if arguments.get("trial", False):
+        return (yield from _tried_write(workspace, path, arguments))
     with workspace.failures(path):
         _require_file_name(path)
         parents = arguments.get("create_dirs", True)
@@ -388,13 +390,36 @@ def write(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps
     return {"size": len(body), "hash": hashed, "created": found is None, "key": key}, b""
 
 
+def _tried_write(workspace: Workspace, path: str, arguments: dict[str, Any]) -> Steps:
+    """See what `write` would be refused for."""
+    is_new = True
+    with workspace.failures(path):
+        _require_file_name(path)
+        try:
+            with workspace.locate(path, follow=True) as place:
+                found = place.status()
+                is_new = found is None
+                if found is not None:
+                    _require_regular(found, path)
+                    if arguments.get("create_only", False):
+                        raise Failure("EXISTS", f"{shown(path)} exists already.")
+                    expect = arguments.get("expect")
+                    fd, _ = _open_known(place, path, expect, HASH_LIMIT)
+                    try:
+                        yield from _require_hash(fd, path, expect)
+                    finally:
+                        os.close(fd)
+        except FileNotFoundError:
+            if not arguments.get("create_dirs", True):
+                raise
+    return {"size": 0, "hash": None, "created": is_new, "key": None}, b""
+
+
 def edit(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
     """Replace pieces of text in a file whose content the caller knows: all of them, or none."""
     path = workspace.spelled_out(arguments["path"])
     steps = _steps(arguments, body)
-    done = yield from rewrite(
-        workspace, path, arguments.get("expect"), lambda data: _edited_by(data, steps)
-    )
+    done = yield from rewrite(workspace, path, arguments, lambda data: _edited_by(data, steps))
     reply = {
         "replacements": done.result.replacements,
         "first_line": done.result.first_line,
@@ -427,7 +452,7 @@ class Rewritten:
 def rewrite(
     workspace: Workspace,
     path: str,
-    expect: str | None,
+    arguments: dict[str, Any],
     make: Callable[[bytes], Generator[None, Any, Any]],
 ) -> Generator[None, Any, Rewritten]:
     """Make something else of a file whose content the caller knows.
@@ -435,12 +460,14 @@ def rewrite(
     Args:
         workspace: the file is in.
         path: of it, spelled out.
-        expect: hash of the content that the caller knows.
+        arguments: `expect`, hash of the content that the caller knows; `trial`, nothing is
+            changed, and what would be refused is.
         make: the content → what has the new one as its `text`.
 
     Raises:
         Failure: nothing was changed.
     """
+    expect = arguments.get("expect")
     with workspace.failures(path):
         _require_file_name(path)
         with workspace.locate(path, follow=True) as place:
@@ -456,7 +483,8 @@ def rewrite(
                 if (yield from _digest(data)) != expect:
                     raise _changed(path)
                 made = yield from make(data)
-                yield from _save(place, path, made.text, (fd, before))
+                if not arguments.get("trial", False):
+                    yield from _save(place, path, made.text, (fd, before))
             finally:
                 os.close(fd)
             key = workspace.key(place.parent, place.name)
@@ -707,7 +735,7 @@ def _reserve(fd: int, size: int, wanted: int) -> None:
 
 def move(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Reply | Steps:
     """Rename a file, link or directory."""
-    if workspace.restrictions is None:
+    if workspace.restrictions is None or arguments.get("trial", False):
         return _move(workspace, arguments)
     return _move_restricted(workspace, arguments)
 
@@ -750,6 +778,9 @@ def _move(
             _require_file_name(target)
         else:
             _require_elsewhere(workspace, source, target)
+        if arguments.get("trial", False):
+            _try_target(workspace, target, moved, arguments)
+            return {}, b""
         with (
             workspace.failures(target),
             workspace.locate(target, follow=False, make_parents=True) as new,
@@ -768,6 +799,21 @@ def _move(
                 side = target if _is_of_target(error, new) else source
                 raise _move_failure(workspace, error, source, target, side) from error
     return {}, b""
+
+
+def _try_target(
+    workspace: Workspace, target: str, moved: os.stat_result, arguments: dict[str, Any]
+) -> None:
+    """See whether the new name can be had; directories on the way to it can be made."""
+    with workspace.failures(target):
+        try:
+            with workspace.locate(target, follow=False) as new:
+                there = new.status()
+                if there is not None and not os.path.samestat(there, moved):
+                    workspace.require_free(there, target)
+                    _require_replaceable(moved, there, target, arguments.get("overwrite", False))
+        except FileNotFoundError:
+            pass
 
 
 def _require_other(old: Place, new: Place, moved: os.stat_result, there: os.stat_result) -> None:

@@ -367,7 +367,7 @@ def edit_notebook(workspace: Workspace, arguments: dict[str, Any], body: bytes) 
         notebook = yield from parsed(data)
         return changed(notebook, arguments, body.decode())
 
-    rewritten = yield from files.rewrite(workspace, path, arguments.get("expect"), edited)
+    rewritten = yield from files.rewrite(workspace, path, arguments, edited)
     result = rewritten.result
     facts = {"size": len(result.text), "hash": rewritten.hash, "key": rewritten.key}
     return {**facts, "cell": result.cell[:_NAME], "type": result.type, "cells": result.cells}, b""

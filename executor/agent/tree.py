@@ -282,10 +282,13 @@ def delete(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Step
         workspace.require_free(status, path)
         require_judged(status, path, arguments.get("judged"))
         name = workspace.prefix + workspace.plain(path)
+        is_tree = stat.S_ISDIR(status.st_mode) and arguments.get("recursive", False)
+        if arguments.get("trial", False) and (is_tree or not stat.S_ISDIR(status.st_mode)):
+            return {"deleted": 0, "truncated": False}, b""
         if not stat.S_ISDIR(status.st_mode):
             os.unlink(place.name, dir_fd=place.parent)
             deletion.done(None, name)
-        elif not arguments.get("recursive", False):
+        elif not is_tree:
             raise Failure(
                 "NOT_A_FILE",
                 f"{shown(path)} is a directory. Use recursive=true to delete it and all below it.",

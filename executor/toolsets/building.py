@@ -39,7 +39,7 @@ class Shown:
         arguments: the model of its arguments; the schema is made of it.
         run: does the work. Its docstring is the description, where there is no other.
         order, actions, output_schema, show_use, unavailable, mutates, approved_arguments,
-            prepare: see `Tool`.
+            prepare, can_be_tried: see `Tool`.
         description: what the model reads.
         describe: the same, made for one loop.
         schema: the schema that the toolset's specification gives, made for the tool's entry;
@@ -62,6 +62,7 @@ class Shown:
     schema: Callable[[ToolEntry], Mapping[str, Any]] | None = None
     approved_arguments: type[BaseModel] | None = None
     prepare: Prepare | None = None
+    can_be_tried: bool = False
     words: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -117,6 +118,7 @@ def _tool(item: Shown, entry: ToolEntry, limits: Limits) -> Tool:
         describe=None if entry.description else item.describe,
         approved_arguments=item.approved_arguments,
         prepare=item.prepare,
+        can_be_tried=item.can_be_tried,
     )
 
 

@@ -357,6 +357,7 @@ TOOLS: tuple[Shown, ...] = (
         arguments=EditFile,
         run=edit_file,
         actions=files.writes_file,
+        can_be_tried=True,
         words=WORDS,
     ),
     Shown(

@@ -33,18 +33,21 @@ TOOLS: tuple[Shown, ...] = (
         arguments=files.WriteFile,
         run=files.write_file,
         actions=files.writes_file,
+        can_be_tried=True,
     ),
     Shown(
         name="edit_file",
         arguments=files.EditFile,
         run=files.edit_file,
         actions=files.writes_file,
+        can_be_tried=True,
     ),
     Shown(
         name="notebook_edit",
         arguments=notebook.NotebookEdit,
         run=notebook.notebook_edit,
         actions=notebook.edits_notebook,
+        can_be_tried=True,
     ),
     Shown(
         name="list_directory",
@@ -58,12 +61,14 @@ TOOLS: tuple[Shown, ...] = (
         arguments=files.DeleteFile,
         run=files.delete_file,
         actions=files.deletes_file,
+        can_be_tried=True,
     ),
     Shown(
         name="move_file",
         arguments=files.MoveFile,
         run=files.move_file,
         actions=files.moves_file,
+        can_be_tried=True,
     ),
     Shown(
         name="glob",

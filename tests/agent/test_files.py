@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from executor.agent import files, text, workspace
@@ -803,6 +803,7 @@ def test_places_that_overlap_are_taken_from_the_left(content: bytes, old: bytes,
 def test_utf_16_may_come_in_any_pieces(content: str, cuts: int, codec: str) -> None:
     """Characters of two and four bytes, and halves of such, are the same wherever pieces end."""
     data = ("\ufeff" + content).encode(codec, "surrogatepass")
+    assume(data[:4] != b"\xff\xfe\0\0")  # which is how UTF-32 begins
     with changed(text, _STEP=cuts):
         decoded = text.finished(text.from_utf16(data))
         assert decoded is not None

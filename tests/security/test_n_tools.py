@@ -452,7 +452,7 @@ PEXPECT = """
 import pexpect
 child = pexpect.spawn("python3 -q", encoding="utf-8", timeout=60)
 child.expect(">>> "); child.sendline("import os; print(os.isatty(0), 6 * 7)")
-child.expect("True 42"); child.sendeof(); child.expect(pexpect.EOF)
+child.expect("True 42"); child.expect(">>> "); child.sendeof(); child.expect(pexpect.EOF)
 child = pexpect.spawn("sleep 100"); child.sendintr(); child.expect(pexpect.EOF); child.close()
 print("interrupted by", child.signalstatus)
 """
