@@ -364,9 +364,7 @@ def test_an_answer_that_makes_no_sense_costs_its_box_alone(
 
     @asynccontextmanager
     async def lying_first(spec: LoopSpec) -> AsyncIterator[OpenBox]:
-        lying = open_scripted_box(
-            lambda call: ({"shell": "bash"}, b"") if call["op"] == "shell" else ({"lines": 1}, b"x")
-        )
+        lying = open_scripted_box(lambda arguments: ({"lines": "many"}, b"x"))
         async with honest(spec) if opened else lying as box:
             opened.append(box)
             yield box

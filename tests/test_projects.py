@@ -231,7 +231,7 @@ def test_whoever_is_asked_sees_the_command_that_was_found(tmp_path: Path) -> Non
 
 TYPE = (
     '[loop_types.careful]\nrequire_validation = true\ntools = ["read_file", "write_file", '
-    '"run_command", "validate", "complete_task"]\n'
+    '"run_command", "task_output", "validate", "complete_task"]\n'
 )
 
 
@@ -279,7 +279,7 @@ def test_a_validation_that_was_cancelled_has_not_passed(work: Work) -> None:
 
     assert work.thread.run(cancel()) == 1
     (result,) = future.result(30)
-    assert (result.code, work.loop.session.validated) == (Code.CANCELLED, False)
+    assert result.code is Code.CANCELLED and not work.loop.session.validated
 
 
 # ─── one pipe, cancellation ─────────────────────────────────────────────────────────
