@@ -238,9 +238,11 @@ def test_a_fork_bomb_is_cleared(loop_thread: LoopThread, tmp_path: Path) -> None
     """A signal to all is not one moment here: it is sent until nobody is left."""
     box = open_runsc(loop_thread, tmp_path, Limits(memory="512m", pids=48), "bomb")
     box.run(":(){ :|:& };:", 2)
-    for _ in range(3):
+    for _ in range(20):  # a command that happens to find a free place clears nothing
         assert box.run("echo next").out == b"next\n"
-    assert int(box.run("ls -d /proc/[0-9]* | wc -l").out) < 8
+        if int(box.run("ls -d /proc/[0-9]* | wc -l").out or 48) < 8:
+            return
+    raise AssertionError("the bomb goes on")
 
 
 @pytest.mark.statement("I7")
