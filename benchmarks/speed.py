@@ -148,29 +148,40 @@ SECRETS = ("read_file(**/.env*)", "read_file(**/*.pem)")
 
 async def pipeline(stage: Stage) -> list[Row]:
     """What a call has around the agent's own operation: rules, mode, a hook, the result."""
-    hooks = Hooks([Hook(HookEvent.BEFORE, _has_no_objection)])
-    some = {**RULES, "deny": (*RULES["deny"][len(SECRETS) :], *SECRETS)}
+    looking = {**RULES, "deny": (*RULES["deny"][len(SECRETS) :], *SECRETS)}
+    kinds: Mapping[str, tuple[Mapping[str, Any], Any]] = {
+        "plain": ({}, None),
+        "rules": ({"mode": "default", **RULES}, None),
+        "async": ({"mode": "default", **RULES}, _has_no_objection_either),
+        "function": ({"mode": "default", **RULES}, _has_no_objection),
+        "looking": ({"mode": "default", **looking}, None),
+    }
     settings = stage.controller.settings
-    async with Controller(settings, hooks=hooks) as controller, AsyncExitStack() as stack:
+    async with AsyncExitStack() as stack:
         attempts: dict[str, Attempt] = {}
-        for name, rules in (("ours", RULES), ("looking", some)):
-            spec = LoopSpec(_with_file(stage, f"pipeline-{name}"), mode="default", **rules)
+        for name, (given, hook) in kinds.items():
+            hooks = Hooks([Hook(HookEvent.BEFORE, hook)] if hook else [])
+            controller = await stack.enter_async_context(Controller(settings, hooks=hooks))
+            spec = LoopSpec(_with_file(stage, f"pipeline-{name}"), **given)
             loop = await stack.enter_async_context(controller.open(spec))
             attempts[name] = _reading(loop)
         bare: Any = loop._lane._box
         attempts["bare"] = awaited(lambda: bare.request("read", _READ))
         rounds, ticks = stage.rounds(5 * ROUNDS), stage.ticks("pipeline")
         found = await alternately(attempts, rounds, ticks, warm=50, block=BLOCK)
-    added = {name: (found[name].p50 - found["bare"].p50) * 1000 for name in ("ours", "looking")}
-    reason = (
-        f"the agent's own `read` takes {report.milliseconds(found['bare'])} here; the hook is a "
-        "function that runs in a thread, so that one that hangs holds nothing up"
-    )
+    added = {name: (found[name].p50 - found["bare"].p50) * 1000 for name in kinds}
+    reason = f"the agent's own `read` takes {report.milliseconds(found['bare'])} here"
+    thread = "it runs in a thread, so that one that hangs holds nothing up"
     look = "the agent is asked where the path leads before the call is judged: one more request"
-    name = "pipeline adds to a read of 4 KB: 20 rules, a hook"
+    name = "pipeline adds to a read of 4 KB"
     return [
-        report.within(name, added["ours"], PIPELINE_BUDGET, "ms", reason),
-        report.compared("  whole", found["ours"], found["bare"], "the agent's `read` alone"),
+        report.within(name, added["plain"], PIPELINE_BUDGET, "ms", reason),
+        report.compared("  whole", found["plain"], found["bare"], "the agent's `read` alone"),
+        report.within(
+            "  mode default, 20 rules", added["rules"], PIPELINE_BUDGET, "ms", "each is looked at"
+        ),
+        Row("  and a hook, an async function", f"{added['async']:.3g} ms"),
+        Row("  and a hook, a function", f"{added['function']:.3g} ms", reason=thread),
         Row("  with rules about reading", f"{added['looking']:.3g} ms", reason=look),
     ]
 
@@ -188,6 +199,10 @@ _READ = {
 
 def _has_no_objection(occasion: Occasion) -> None:
     """A hook that sees the call and lets it be."""
+
+
+async def _has_no_objection_either(occasion: Occasion) -> None:
+    """The same, in the loop's own thread."""
 
 
 def _reading(loop: Loop) -> Attempt:
