@@ -34,6 +34,7 @@ T = TypeVar("T")
 REPORT = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
 BENCHMARKS: dict[str, Callable[[Stage], Awaitable[list[Row]]]] = {
     "read": speed.reads,
+    "pipeline": speed.pipeline,
     "command": speed.commands,
     "cold": speed.cold_starts,
     "grep": speed.searches,

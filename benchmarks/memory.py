@@ -12,7 +12,7 @@ from benchmarks import report
 from benchmarks.processes import Growth, Resident, parent, resident
 from benchmarks.report import Row
 from benchmarks.stage import Stage, ask
-from executor.controller import Loop
+from executor.loop import Loop
 
 MIB = 1 << 20
 FLOOD = 1 << 30

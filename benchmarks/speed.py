@@ -7,14 +7,18 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from benchmarks import report
 from benchmarks.report import Row
 from benchmarks.stage import NotRun, Stage, ask, docker_cli, own
-from benchmarks.timing import Sample, alternately, awaited, blocking
+from benchmarks.timing import Attempt, Sample, alternately, awaited, blocking
+from executor import Controller, LoopSpec
+from executor.hooks import Hook, HookEvent, Hooks, Occasion
+from executor.loop import Loop
 
 ROUNDS = 200
 BLOCK = 20
@@ -23,6 +27,7 @@ COLD_ROUNDS = 20
 SEARCHES = 200
 READ_BYTES = 4096
 READ_BUDGET = 0.4
+PIPELINE_BUDGET = 0.3
 FILES = 50_000
 FILES_A_DIRECTORY = 100
 NEEDLE = "needle_in_the_haystack"
@@ -35,9 +40,7 @@ HIT_EVERY = 1000
 
 async def reads(stage: Stage) -> list[Row]:
     """`read_file` of 4 KB, beside a bare Unix socket's echo of as many bytes."""
-    worktree = stage.worktree("reads")
-    lines = READ_BYTES // 64
-    (worktree / "file.txt").write_text(("x" * 63 + "\n") * lines)
+    worktree = _with_file(stage, "reads")
     async with stage.loop(worktree) as loop:
         with _echo() as echo, stage.echoing_container() as stream:
             found = await alternately(
@@ -121,6 +124,96 @@ def _echo() -> Iterator[Callable[[], None]]:
             yield echo
     finally:
         process.wait()
+
+
+# ─── the pipeline ───────────────────────────────────────────────────────────────────
+
+RULES: Mapping[str, Any] = {
+    "allow": (
+        *("run_command(git status *)", "run_command(git diff *)", "run_command(pytest *)"),
+        *("run_command(make test *)", "edit_file(/src/)", "edit_file(/tests/)"),
+    ),
+    "ask": (
+        *("run_command(git push *)", "run_command(git commit *)", "run_command(npm publish *)"),
+        *("edit_file(/pyproject.toml)", "edit_file(/.github/)", "delete_file", "run_code"),
+    ),
+    "deny": (
+        *("run_command(git push --force *)", "run_command(sudo *)", "run_command(curl *)"),
+        *("edit_file(**/.env*)", "edit_file(**/*.lock)", "edit_file(/.git/)", "move_file"),
+    ),
+}
+"""Twenty rules, as a user has them; none is about reading files."""
+SECRETS = ("read_file(**/.env*)", "read_file(**/*.pem)")
+
+
+async def pipeline(stage: Stage) -> list[Row]:
+    """What a call has around the agent's own operation: rules, mode, a hook, the result."""
+    looking = {**RULES, "deny": (*RULES["deny"][len(SECRETS) :], *SECRETS)}
+    kinds: Mapping[str, tuple[Mapping[str, Any], Any]] = {
+        "plain": ({}, None),
+        "rules": ({"mode": "default", **RULES}, None),
+        "async": ({"mode": "default", **RULES}, _has_no_objection_either),
+        "function": ({"mode": "default", **RULES}, _has_no_objection),
+        "looking": ({"mode": "default", **looking}, None),
+    }
+    settings = stage.controller.settings
+    async with AsyncExitStack() as stack:
+        attempts: dict[str, Attempt] = {}
+        for name, (given, hook) in kinds.items():
+            hooks = Hooks([Hook(HookEvent.BEFORE, hook)] if hook else [])
+            controller = await stack.enter_async_context(Controller(settings, hooks=hooks))
+            spec = LoopSpec(_with_file(stage, f"pipeline-{name}"), **given)
+            loop = await stack.enter_async_context(controller.open(spec))
+            attempts[name] = _reading(loop)
+        bare: Any = loop._lane._box
+        attempts["bare"] = awaited(lambda: bare.request("read", _READ))
+        rounds, ticks = stage.rounds(5 * ROUNDS), stage.ticks("pipeline")
+        found = await alternately(attempts, rounds, ticks, warm=50, block=BLOCK)
+    added = {name: (found[name].p50 - found["bare"].p50) * 1000 for name in kinds}
+    reason = f"the agent's own `read` takes {report.milliseconds(found['bare'])} here"
+    thread = "it runs in a thread, so that one that hangs holds nothing up"
+    look = "the agent is asked where the path leads before the call is judged: one more request"
+    name = "pipeline adds to a read of 4 KB"
+    return [
+        report.within(name, added["plain"], PIPELINE_BUDGET, "ms", reason),
+        report.compared("  whole", found["plain"], found["bare"], "the agent's `read` alone"),
+        report.within(
+            "  mode default, 20 rules", added["rules"], PIPELINE_BUDGET, "ms", "each is looked at"
+        ),
+        Row("  and a hook, an async function", f"{added['async']:.3g} ms"),
+        Row("  and a hook, a function", f"{added['function']:.3g} ms", reason=thread),
+        Row("  with rules about reading", f"{added['looking']:.3g} ms", reason=look),
+    ]
+
+
+_READ = {
+    "path": "file.txt",
+    "offset": 1,
+    "limit": 2000,
+    "max_bytes": 100_000,
+    "line_chars": 2000,
+    "encoding": "utf-8",
+}
+"""What `read_file` asks the agent for."""
+
+
+def _has_no_objection(occasion: Occasion) -> None:
+    """A hook that sees the call and lets it be."""
+
+
+async def _has_no_objection_either(occasion: Occasion) -> None:
+    """The same, in the loop's own thread."""
+
+
+def _reading(loop: Loop) -> Attempt:
+    return awaited(lambda: ask(loop, "read_file", path="file.txt"))
+
+
+def _with_file(stage: Stage, name: str) -> Path:
+    """A worktree with a file of 4 KB."""
+    worktree = stage.worktree(name)
+    (worktree / "file.txt").write_text(("x" * 63 + "\n") * (READ_BYTES // 64))
+    return worktree
 
 
 # ─── a command ──────────────────────────────────────────────────────────────────────

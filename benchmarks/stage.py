@@ -18,7 +18,7 @@ from docker.models.containers import Container
 
 from benchmarks.timing import Ticks
 from executor import Call, Controller, Limits, LoopSpec
-from executor.controller import Loop
+from executor.loop import Loop
 from executor.model import Result
 
 PLAIN_UID = 1000

@@ -5,8 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from executor.catalog import Catalog
-    from executor.controller import Controller, Loop
+    from executor.approvals import CallableApprover, PolicyApprover, QuestionRequest, QueueApprover
+    from executor.catalog import (
+        Catalog,
+        Keep,
+        LoopType,
+    )
+    from executor.controller import Controller
     from executor.errors import (
         AgentLost,
         Code,
@@ -15,60 +20,149 @@ if TYPE_CHECKING:
         EngineUnavailable,
         ExecutorError,
         ImageNotFound,
+        ModelError,
         ProtocolError,
         SandboxError,
         SandboxUnavailable,
         ToolError,
     )
+    from executor.hooks import Hook, HookEvent, Hooks, Occasion, Reply, Use
+    from executor.loop import Loop
+    from executor.messages import MessagesApi, Model
     from executor.model import (
         Access,
+        ApprovalAnswer,
+        ApprovalAnswered,
+        ApprovalRequest,
+        ApprovalRequested,
+        ArtifactCreated,
+        BackgroundEnded,
+        BackgroundStarted,
         Call,
         CallStarted,
+        CommandQueued,
+        Directory,
         Event,
         Finished,
         LaneLost,
         LaneOpened,
         Limits,
         LoopSpec,
+        McpToolCallBegin,
+        McpToolCallEnd,
+        ModeChanged,
         Output,
+        Progress,
+        Question,
+        QuestionAsked,
+        Remember,
         Result,
         TaskCompleted,
+        TodosChanged,
+        Warned,
     )
     from executor.permissions import Mode
     from executor.settings import Settings
-    from executor.tool import Registry, Tool
+    from executor.tool import (
+        Approver,
+        Arguments,
+        Contacts,
+        Context,
+        FileRead,
+        Order,
+        Outcome,
+        PermissionGranted,
+        QueueCommand,
+        Registry,
+        RunsCode,
+        RunsCommand,
+        Surroundings,
+        Tool,
+        Touches,
+    )
+    from executor.toolsets import register_all_tools, register_task_tool
+    from executor.toolsets.custom import custom_tool
 
 __all__ = [
     "Access",
     "AgentLost",
+    "ApprovalAnswer",
+    "ApprovalAnswered",
+    "ApprovalRequest",
+    "ApprovalRequested",
+    "Approver",
+    "Arguments",
+    "ArtifactCreated",
+    "BackgroundEnded",
+    "BackgroundStarted",
     "Call",
     "CallStarted",
+    "CallableApprover",
     "Catalog",
     "Code",
+    "CommandQueued",
     "ConfigError",
+    "Contacts",
+    "Context",
     "Controller",
+    "Directory",
     "EngineError",
     "EngineUnavailable",
     "Event",
     "ExecutorError",
+    "FileRead",
     "Finished",
+    "Hook",
+    "HookEvent",
+    "Hooks",
     "ImageNotFound",
+    "Keep",
     "LaneLost",
     "LaneOpened",
     "Limits",
     "Loop",
     "LoopSpec",
+    "LoopType",
+    "McpToolCallBegin",
+    "McpToolCallEnd",
+    "MessagesApi",
     "Mode",
+    "ModeChanged",
+    "Model",
+    "ModelError",
+    "Occasion",
+    "Order",
+    "Outcome",
     "Output",
+    "PermissionGranted",
+    "PolicyApprover",
+    "Progress",
     "ProtocolError",
+    "Question",
+    "QuestionAsked",
+    "QuestionRequest",
+    "QueueApprover",
+    "QueueCommand",
     "Registry",
+    "Remember",
+    "Reply",
     "Result",
+    "RunsCode",
+    "RunsCommand",
     "SandboxError",
     "SandboxUnavailable",
     "Settings",
+    "Surroundings",
     "TaskCompleted",
+    "TodosChanged",
     "Tool",
     "ToolError",
+    "Touches",
+    "Use",
+    "Warned",
+    "custom_tool",
+    "register_all_tools",
+    "register_task_tool",
 ]
 
 
@@ -78,9 +172,24 @@ def __getattr__(name: str) -> Any:
     Loading all takes a while, and the command line hears signals before that.
     """
     if name in __all__:
-        from executor import catalog, controller, errors, model, permissions, settings, tool
+        from executor import (
+            approvals,
+            catalog,
+            controller,
+            errors,
+            hooks,
+            loop,
+            messages,
+            model,
+            permissions,
+            settings,
+            tool,
+            toolsets,
+        )
+        from executor.toolsets import custom
 
-        for home in (model, errors, permissions, settings, catalog, tool, controller):
+        homes = (model, errors, permissions, settings, catalog, tool, loop, controller)
+        for home in (*homes, approvals, hooks, toolsets, custom, messages):
             if (found := getattr(home, name, None)) is not None:
                 return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,9 +7,12 @@ is wrong is reported at once, each fault with its file, its key and the mend.
 from __future__ import annotations
 
 import difflib
+import itertools
+import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from importlib import resources
 from pathlib import Path
@@ -18,16 +21,19 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from executor.errors import ConfigError
-from executor.model import Access, Limits, LoopSpec, plain
+from executor.model import Access, Limits, LoopSpec, parse_size, plain
+from executor.rules import Rules
 
 Lane = Literal["no-net", "net", "heavy"]
 
 PACKAGED = "catalog.toml"
 
+PROJECT = ("build", "test", "validate")
+"""Tools that run a command of the project's, which a catalog may name."""
+
 _LATER = frozenset(
     {
-        *("run_command_isolated", "web_fetch", "web_search", "build", "test", "validate"),
-        *("create_plan", "create_spec", "create_phase"),
+        *("web_fetch", "web_search"),
     }
 )
 """Tools that catalogs written for this kind of executor name and that are not built yet:
@@ -44,6 +50,31 @@ class Keep(StrEnum):
     BOTH = "both"
 
 
+class Unit(StrEnum):
+    """What the limit of an output counts."""
+
+    BYTES = "bytes"
+    """Of UTF-8."""
+    CHARACTERS = "characters"
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """One parameter of a command that the catalog makes a tool of.
+
+    Attributes:
+        type: of its JSON value.
+        description: for the model.
+        enum: the values that it may have; none = any.
+        is_required: False = the words of the command that need it are left out without it.
+    """
+
+    type: Literal["string", "integer", "number", "boolean"] = "string"
+    description: str = ""
+    enum: tuple[str, ...] = ()
+    is_required: bool = True
+
+
 @dataclass(frozen=True, slots=True)
 class ToolEntry:
     """What the catalog says about one tool.
@@ -52,11 +83,16 @@ class ToolEntry:
         lane: the kind of sandbox that the tool is meant for.
         access: what it touches.
         timeout_ms: milliseconds that a call may take; for commands the default.
-        max_output_bytes: UTF-8 bytes of output that the model is shown.
+        max_output_bytes: UTF-8 bytes of output that the model is shown; characters where
+            `unit` says so.
         max_timeout_ms: milliseconds; the largest timeout that a call may ask for.
         keep: which part of a longer output stays.
         description: replaces the tool's own text.
         enabled: False takes the tool away.
+        unit: what the limit of the output counts; a toolset says it.
+        command: a command line of the user's; as words it makes a tool of its own, in which
+            `{name}` stands for a parameter.
+        params: of those words, by name.
     """
 
     lane: Lane
@@ -67,6 +103,14 @@ class ToolEntry:
     keep: Keep = Keep.START
     description: str | None = None
     enabled: bool = True
+    unit: Unit = Unit.BYTES
+    command: str | tuple[str, ...] | None = None
+    params: Mapping[str, Param] = field(default_factory=dict)
+
+    @property
+    def words(self) -> tuple[str, ...] | None:
+        """The words of the command that this tool is; None = it is one of ours."""
+        return self.command if isinstance(self.command, tuple) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +122,72 @@ class ToolsetEntry:
         merge_stderr: commands write both streams into one pipe, in exact order.
         reads: how long a reading of a file allows to change it: until the next iteration
             of the loop is announced, or as long as the loop is open.
+        base: the toolset of ours that a user's own is made of; None = it is one of ours.
+        tools: canonical names of the tools that it shows; None = all of its base.
+        reach: which files its tools take: those of the worktree, of what was added to the
+            loop and of spilled results; or all of the box (see `executor.paths`).
+        relative_to: where a relative path of a file begins: at the worktree's root, or where
+            the last command ended.
+        shown: how paths of the worktree are shown: without the root, or with `/workspace`.
+        unit: what the limits of its outputs count.
+        limits: canonical name of a tool → how much of its output is shown; where it has none,
+            the tool's own limit in `unit`.
     """
 
     line_separator: str
     merge_stderr: bool = False
     reads: Literal["iteration", "loop"] = "iteration"
+    base: str | None = None
+    tools: tuple[str, ...] | None = None
+    reach: Literal["worktree", "box"] = "worktree"
+    relative_to: Literal["root", "cwd"] = "root"
+    shown: Literal["relative", "absolute"] = "relative"
+    unit: Unit = Unit.BYTES
+    limits: Mapping[str, int] = field(default_factory=dict)
+
+    def limited(self, name: str, entry: ToolEntry) -> ToolEntry:
+        """What the catalog says about a tool, with the limit that it has in this toolset.
+
+        Args:
+            name: the tool's canonical name.
+            entry: of the tool.
+        """
+        size = self.limits.get(name, entry.max_output_bytes)
+        return replace(entry, max_output_bytes=size, unit=self.unit)
+
+
+@dataclass(frozen=True, slots=True)
+class LoopType:
+    """What the catalog says about one type of loops.
+
+    Attributes:
+        tools: canonical names of all tools that such a loop has.
+        require_validation: `complete_task` is there only after `validate` has passed.
+    """
+
+    tools: tuple[str, ...]
+    require_validation: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AgentEntry:
+    """What the catalog says about one type of subagents.
+
+    Attributes:
+        description: what it is good for; a model chooses by that.
+        tools: canonical or shown names of its tools; `*` = all that its loop has.
+        model: name of the model; None = the client's own.
+        mode: permission mode; a narrower one of its loop holds instead. None = its loop's.
+        isolation: `copy`, a worktree of its own that is merged back; `read-only`, its loop's.
+        prompt: what it is told of itself, before its task.
+    """
+
+    description: str
+    tools: tuple[str, ...] = ("*",)
+    model: str | None = None
+    mode: str | None = None
+    isolation: Literal["copy", "read-only"] = "copy"
+    prompt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,22 +211,79 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
+class Permissions:
+    """What the catalog's `[permissions]` says of every loop.
+
+    Attributes:
+        allow, ask, deny: permission rules; see `executor.rules`.
+        timeout: seconds that somebody may take to decide.
+    """
+
+    allow: tuple[str, ...] = ()
+    ask: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    timeout: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class HookEntry:
+    """One of the catalog's `[[hooks]]`; see `executor.hooks.Hook`.
+
+    Attributes:
+        event: when it is called.
+        command: for `/bin/sh`, or a program and its arguments; run on this machine.
+        matcher: a tool's name or a regular expression; `*` = every tool.
+        timeout: seconds.
+    """
+
+    event: str
+    command: str | tuple[str, ...]
+    matcher: str = "*"
+    timeout: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class SpillLimits:
+    """How much is kept of outputs that are too long for the model.
+
+    Attributes:
+        call_bytes: of one output.
+        loop_bytes: of all outputs of one loop; the oldest makes room for the newest.
+        files: how many there are at a time.
+    """
+
+    call_bytes: int = 32 << 20
+    loop_bytes: int = 256 << 20
+    files: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
 class Catalog:
     """The whole catalog, checked.
 
     Attributes:
         tools: by canonical name.
         toolsets: by name.
-        loop_types: name → canonical names of all tools that such a loop has.
+        loop_types: by name.
         loop: defaults of a run, as arguments of `LoopSpec` and `Limits`.
         controller: what the engine has to offer before a loop is opened.
+        permissions: rules for every loop; those of a loop's own come after them.
+        hooks: commands around each call, in order.
+        prompts: what a plan may ask for, in lower case → the rules that allow it.
+        spill: how much is kept of long outputs.
+        agents: types of subagents, by name.
     """
 
     tools: Mapping[str, ToolEntry]
     toolsets: Mapping[str, ToolsetEntry]
-    loop_types: Mapping[str, tuple[str, ...]]
+    loop_types: Mapping[str, LoopType]
     loop: Mapping[str, Any]
     controller: Policy = Policy()
+    permissions: Permissions = Permissions()
+    hooks: tuple[HookEntry, ...] = ()
+    prompts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    spill: SpillLimits = SpillLimits()
+    agents: Mapping[str, AgentEntry] = field(default_factory=dict)
 
     def loop_spec(self, worktree: Path | str, **given: Any) -> LoopSpec:
         """A specification from the `[loop]` defaults; what is given and not None wins.
@@ -135,8 +297,19 @@ class Catalog:
             **self.loop.get("environment", {}),
             **(given.get("environment") or {}),
         }
+        for name in ("add_dirs", "skills"):
+            values[name] = tuple(map(_at_home, values.get(name, ())))
         limits = {name: values.pop(name) for name in _LIMIT_NAMES & values.keys()}
         return LoopSpec(worktree=worktree, limits=Limits(**limits), **values)
+
+    def require_toolset(self, name: str) -> None:
+        """Look whether there is such a toolset.
+
+        Raises:
+            ConfigError: there is none; names what there is.
+        """
+        if name not in self.toolsets:
+            raise ConfigError(f"toolset: there is no {name!r}{_instead(name, self.toolsets)}")
 
     def faults(self, spec: LoopSpec) -> list[str]:
         """What this catalog finds wrong with a specification, one sentence each."""
@@ -151,6 +324,11 @@ class Catalog:
         return found + _call_timeout_faults(spec.limits.call_timeout, longest)
 
 
+def _at_home(directory: Any) -> Any:
+    """The directory, with a `~` at the front of a text resolved."""
+    return os.path.expanduser(directory) if isinstance(directory, str) else directory
+
+
 def _call_timeout_faults(seconds: float | None, longest: Mapping[str, int | None]) -> list[str]:
     """A default that is above the ceiling of what it is the default for.
 
@@ -161,7 +339,7 @@ def _call_timeout_faults(seconds: float | None, longest: Mapping[str, int | None
     bounds = [(most, name) for name, most in longest.items() if most is not None]
     if seconds is None or not bounds or not min(bounds)[0] < seconds * 1000 < float("inf"):
         return []
-    most, name = min(bounds)
+    most, name = min(bounds, key=lambda bound: bound[0])
     return [
         f"call_timeout: {plain(seconds)} seconds is more than the {plain(most / 1000)} that "
         f"max_timeout_ms of {name} allows; lower it or raise tools.{name}.max_timeout_ms"
@@ -178,6 +356,13 @@ class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+class _ParamTable(_Table):
+    type: Literal["string", "integer", "number", "boolean"] | None = None
+    description: Annotated[str, Field(min_length=1)] | None = None
+    enum: _Names | None = None
+    required: bool | None = None
+
+
 class _ToolTable(_Table):
     lane: Lane | None = None
     access: Literal["read", "write", "exec", "network", "session"] | None = None
@@ -187,16 +372,35 @@ class _ToolTable(_Table):
     keep: Literal["start", "end", "both"] | None = None
     description: Annotated[str, Field(min_length=1)] | None = None
     enabled: bool | None = None
+    command: str | list[str] | None = None
+    params: dict[str, _ParamTable] | None = None
 
 
 class _ToolsetTable(_Table):
+    base: str | None = None
+    tools: _Names | None = None
     line_separator: Annotated[str, Field(min_length=1, max_length=8)] | None = None
     merge_stderr: bool | None = None
     reads: Literal["iteration", "loop"] | None = None
+    reach: Literal["worktree", "box"] | None = None
+    relative_to: Literal["root", "cwd"] | None = None
+    shown: Literal["relative", "absolute"] | None = None
+    unit: Literal["bytes", "characters"] | None = None
+    limits: dict[str, Annotated[int, Field(ge=1000)]] | None = None
 
 
 class _LoopTypeTable(_Table):
     tools: _Names
+    require_validation: bool | None = None
+
+
+class _AgentTable(_Table):
+    description: Annotated[str, Field(min_length=1)] | None = None
+    tools: _Names | None = None
+    model: Annotated[str, Field(min_length=1)] | None = None
+    mode: Literal["default", "plan", "acceptEdits", "bypass"] | None = None
+    isolation: Literal["copy", "read-only"] | None = None
+    prompt: str | None = None
 
 
 class _LoopTable(_Table):
@@ -217,6 +421,10 @@ class _LoopTable(_Table):
     runtime: str | None = None
     environment: dict[str, str] | None = None
     uid: int | None = None
+    add_dirs: list[str] | None = None
+    skills: list[str] | None = None
+    worktree_skills: bool | None = None
+    text_only: bool | None = None
     tenant: str | None = None
     seccomp: Literal["standard", "strict"] | None = None
     quota: Literal["none", "watch", "loop-ext4"] | None = None
@@ -230,18 +438,51 @@ class _ControllerTable(_Table):
     apparmor_profile: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")] | None = None
 
 
+class _PermissionsTable(_Table):
+    allow: list[str] | None = None
+    ask: list[str] | None = None
+    deny: list[str] | None = None
+    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+
+class _SpillTable(_Table):
+    call_bytes: str | int | None = None
+    loop_bytes: str | int | None = None
+    files: _Count | None = None
+
+
+class _HookTable(_Table):
+    event: Literal["PreToolUse", "PostToolUse", "PostToolUseFailure", "PostTools"]
+    command: str | list[str]
+    matcher: Annotated[str, Field(min_length=1)] | None = None
+    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+
 class _File(_Table):
     tools: dict[str, _ToolTable] = {}
     toolsets: dict[str, _ToolsetTable] = {}
     loop_types: dict[str, _LoopTypeTable] = {}
     loop: _LoopTable = _LoopTable()
     controller: _ControllerTable = _ControllerTable()
+    permissions: _PermissionsTable = _PermissionsTable()
+    spill: _SpillTable = _SpillTable()
+    hooks: list[_HookTable] = []
+    prompts: dict[str, _Names] = {}
+    agents: dict[str, _AgentTable] = {}
 
 
 _TABLES: dict[str, type[_Table]] = {
     "tools": _ToolTable,
     "toolsets": _ToolsetTable,
     "loop_types": _LoopTypeTable,
+    "hooks": _HookTable,
+    "agents": _AgentTable,
+}
+_SINGLE: dict[str, type[_Table]] = {
+    "loop": _LoopTable,
+    "controller": _ControllerTable,
+    "permissions": _PermissionsTable,
+    "spill": _SpillTable,
 }
 
 
@@ -291,24 +532,89 @@ def parse(sources: Sequence[tuple[str, str]]) -> Catalog:
 
 
 def _build(merged: Mapping[str, Any]) -> Catalog:
-    tools = {
-        name: ToolEntry(
-            **{
-                **entry,
-                "access": Access(entry["access"]),
-                "keep": Keep(entry.get("keep", Keep.START)),
-            }
-        )
-        for name, entry in merged["tools"].items()
-        if name not in _LATER
-    }
+    tools = {name: _tool(entry) for name, entry in merged["tools"].items() if name not in _LATER}
     return Catalog(
         tools=tools,
-        toolsets={name: ToolsetEntry(**entry) for name, entry in merged["toolsets"].items()},
-        loop_types={name: tuple(entry["tools"]) for name, entry in merged["loop_types"].items()},
+        toolsets={
+            name: _toolset(_merge(merged["toolsets"].get(entry.get("base"), {}), entry))
+            for name, entry in merged["toolsets"].items()
+        },
+        loop_types={
+            name: LoopType(tuple(entry["tools"]), entry.get("require_validation", False))
+            for name, entry in merged["loop_types"].items()
+        },
         loop=merged["loop"],
         controller=Policy(**merged.get("controller", {})),
+        permissions=_permissions(merged.get("permissions", {})),
+        hooks=tuple(_hook(entry) for entry in merged.get("hooks", ())),
+        prompts={
+            text.strip().lower(): tuple(rules) for text, rules in merged.get("prompts", {}).items()
+        },
+        spill=_spill(merged.get("spill", {})),
+        agents={
+            name: AgentEntry(**{**entry, "tools": tuple(entry.get("tools", ("*",)))})
+            for name, entry in merged.get("agents", {}).items()
+            if "description" in entry
+        },
     )
+
+
+_OWN = {
+    "lane": "no-net",
+    "access": "exec",
+    "timeout_ms": 120_000,
+    "max_output_bytes": 30_000,
+    "keep": "both",
+}
+"""What holds for a tool of the user's that does not say it."""
+
+
+def _tool(entry: Mapping[str, Any]) -> ToolEntry:
+    command = entry.get("command")
+    if isinstance(command, list):
+        entry = {**_OWN, **entry, "command": tuple(command)}
+    given = {
+        **entry,
+        "access": Access(entry["access"]),
+        "keep": Keep(entry.get("keep", Keep.START)),
+        "params": {name: _param(table) for name, table in entry.get("params", {}).items()},
+    }
+    return ToolEntry(**given)
+
+
+def _param(table: Mapping[str, Any]) -> Param:
+    return Param(
+        table.get("type", "string"),
+        table.get("description", ""),
+        tuple(table.get("enum", ())),
+        table.get("required", True),
+    )
+
+
+def _toolset(entry: Mapping[str, Any]) -> ToolsetEntry:
+    tools = entry.get("tools")
+    given = {
+        **entry,
+        "unit": Unit(entry.get("unit", Unit.BYTES)),
+        "tools": None if tools is None else tuple(tools),
+    }
+    return ToolsetEntry(**given)
+
+
+def _spill(entry: Mapping[str, Any]) -> SpillLimits:
+    return SpillLimits(**{name: parse_size(value) for name, value in entry.items()})
+
+
+def _permissions(entry: Mapping[str, Any]) -> Permissions:
+    lists = {name: tuple(entry.get(name, ())) for name in ("allow", "ask", "deny")}
+    return Permissions(**lists, timeout=float(entry.get("timeout", 600)))
+
+
+def _hook(entry: Mapping[str, Any]) -> HookEntry:
+    command = entry["command"]
+    if not isinstance(command, str):
+        command = tuple(command)
+    return HookEntry(**{**entry, "command": command})
 
 
 def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -348,7 +654,7 @@ def _without(table: dict[str, Any], key: Sequence[str]) -> dict[str, Any]:
 
 def _key(location: Sequence[int | str]) -> str:
     parts = [str(part) for part in location]
-    if parts[-1] in ("int", "str", "float") and len(parts) > 1:
+    if parts[-1] in ("int", "str", "float", "list[str]") and len(parts) > 1:
         parts.pop()
     return ".".join(parts)
 
@@ -376,10 +682,10 @@ def _shape_fault(item: Any) -> str:
 def _known_keys(location: Sequence[int | str]) -> Iterable[str]:
     if len(location) == 1:
         return _File.model_fields
-    if location[0] == "loop":
-        return _LoopTable.model_fields
-    if location[0] == "controller":
-        return _ControllerTable.model_fields
+    if location[0] in _SINGLE:
+        return _SINGLE[str(location[0])].model_fields
+    if location[2:3] == ("params",):
+        return _ParamTable.model_fields
     return _TABLES[str(location[0])].model_fields
 
 
@@ -396,8 +702,11 @@ def _shown(value: Any) -> str:
     return kinds.get(type(value), "a whole number" if isinstance(value, int) else "no such value")
 
 
+_SIZES = ("memory", "file_bytes", "disk_bytes", "call_bytes", "loop_bytes")
+
+
 def _wanted(location: Sequence[int | str], kind: str) -> str:
-    if location[-2:-1] and location[-2] in ("memory", "file_bytes", "disk_bytes"):
+    if location[-2:-1] and location[-2] in _SIZES:
         return 'a size, for example "2g"'
     wants = {
         "int_type": "a whole number",
@@ -420,19 +729,98 @@ def _name_faults(table: Mapping[str, Any], base: Mapping[str, Any]) -> list[str]
         if not isinstance(tables, Mapping):
             continue
         for name, given in tables.items():
-            if name not in base[kind] and name not in later:
-                found.append(f"{kind}.{name}: unknown name{_instead(name, base[kind])}")
+            if _is_own(kind, name, given, base):
+                found += _own_faults(kind, name, given, base)
+            elif name not in base[kind] and name not in later:
+                own = "command" if kind == "tools" else "base"
+                found.append(
+                    f"{kind}.{name}: unknown name{_instead(name, base[kind])}; one of your own "
+                    f"needs {own}"
+                )
             elif kind == "tools" and name not in later and isinstance(given, Mapping):
                 found += _idle_faults(name, given, base[kind][name])
     return found
+
+
+def _is_own(kind: str, name: str, given: Any, base: Mapping[str, Any]) -> bool:
+    """Does a table make a tool or a toolset of the user's own?"""
+    if name in base[kind] or not isinstance(given, Mapping):
+        return False
+    if kind == "toolsets":
+        return "base" in given
+    return name not in _LATER and ("command" in given or "params" in given)
+
+
+def _own_faults(
+    kind: str, name: str, given: Mapping[str, Any], base: Mapping[str, Any]
+) -> list[str]:
+    """What is wrong with a tool or a toolset of the user's own."""
+    if _OWN_NAME.fullmatch(name) is None:
+        return [f"{kind}.{name}: is no name; write letters, digits, _ and -, at most 64"]
+    if kind == "toolsets":
+        if given["base"] in base[kind]:
+            return []
+        return [f"{kind}.{name}.base: there is no toolset {given['base']!r}"
+                f"{_instead(str(given['base']), base[kind])}"]  # fmt: skip
+    return [f"{kind}.{name}.{fault}" for fault in _command_faults(given)]
+
+
+_OWN_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+"""Where a parameter stands in a word of a command."""
+
+
+def _command_faults(given: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the command of a tool of the user's own."""
+    command, params = given.get("command"), given.get("params", {})
+    if not isinstance(command, list) or not command or not isinstance(params, Mapping):
+        return ['command: write a list of words, for example ["deploy.sh", "{environment}"]']
+    used = {name for word in command for name in PLACEHOLDER.findall(str(word))}
+    if PLACEHOLDER.search(str(command[0])):
+        return ["command: its first word is the program and can't come from the model"]
+    names = [name for name in params if PLACEHOLDER.fullmatch(f"{{{name}}}") is None]
+    return [
+        *(f"command: there is no parameter {name!r}; add it to params"
+          for name in sorted(used - params.keys())),
+        *(f"params.{name}: is not used in command" for name in sorted(params.keys() - used)),
+        *(f"params.{name}: is no name; write letters, digits and _" for name in names),
+        *(f"params.{name}.enum: is for texts; leave type out" for name, said in params.items()
+          if isinstance(said, Mapping) and "enum" in said
+          and said.get("type", "string") != "string"),
+        *("command: its first word is the program, and is empty" for _ in range(command[0] == "")),
+        *(f"command: {word!r} holds a NUL, which no command takes"
+          for word in command if "\0" in str(word)),
+        *(f"command: a shell would read what the model puts into {word!r}; write \"$1\" there, and "
+          "the parameter as a word at the end, after one for $0"
+          for word in _shell_code(command) if PLACEHOLDER.search(word)),
+    ]  # fmt: skip
+
+
+_SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh"})
+
+
+def _shell_code(command: Sequence[Any]) -> list[str]:
+    """The words that a shell reads as code, but for what is the model's alone: a tool to run it."""
+    if str(command[0]).rpartition("/")[2] not in _SHELLS:
+        return []
+    return [
+        str(word)
+        for before, word in itertools.pairwise(command)
+        if re.fullmatch(r"-[A-Za-z]*c", str(before)) and not PLACEHOLDER.fullmatch(str(word))
+    ]
 
 
 def _idle_faults(name: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
     """Keys that mean something for some tools only."""
     return [
         f"tools.{name}.{key}: has no effect for this tool; leave it out"
-        for key in ("keep", "max_timeout_ms")
-        if key in given and key not in known
+        for key in ("keep", "max_timeout_ms", "command", "params")
+        if key in given and key not in known and not (key == "command" and name in PROJECT)
+    ] + [
+        f"tools.{name}.command: is {_shown(given['command'])}; write one line, for example "
+        '"make check"'
+        for _ in range(name in PROJECT and "command" in given)
+        if not isinstance(given["command"], str)
     ]
 
 
@@ -453,8 +841,58 @@ def _sense_faults(merged: Mapping[str, Any], table: Mapping[str, Any], first: bo
                     f"loop_types.{name}.tools: there is no tool {tool!r}"
                     f"{_instead(tool, set(merged['tools']) - _LATER)}"
                 )
+    for name, entry in merged["toolsets"].items():
+        found += [
+            f"toolsets.{name}.limits: there is no tool {tool!r}{_instead(tool, merged['tools'])}"
+            for tool in entry.get("limits", ())
+            if tool not in merged["tools"]
+        ]
+        found += [
+            f"toolsets.{name}.tools: there is no tool {tool!r}{_instead(tool, merged['tools'])}"
+            for tool in entry.get("tools", ())
+            if tool not in merged["tools"] or tool in _LATER
+        ]
+    found += [
+        f"agents.{name}.description: is missing; say what such agents are good for"
+        for name, entry in merged.get("agents", {}).items()
+        if "description" not in entry
+    ]
     if first or "loop" in table:
         found += _loop_faults(merged)
+    if "spill" in table:
+        found += _spill_faults(merged["spill"])
+    return found + _rule_faults(table)
+
+
+def _spill_faults(given: Mapping[str, Any]) -> list[str]:
+    try:
+        limits = _spill(given)
+    except ConfigError as error:
+        return [f"spill: {fault}" for fault in error.faults]
+    if limits.call_bytes < 1 << 20:
+        return [f"spill.call_bytes: {given['call_bytes']} is too small; write 1m or more"]
+    if limits.loop_bytes < limits.call_bytes:
+        return [
+            f"spill.loop_bytes: {limits.loop_bytes} is less than call_bytes = {limits.call_bytes}; "
+            "raise it or lower call_bytes"
+        ]
+    return []
+
+
+def _rule_faults(table: Mapping[str, Any]) -> list[str]:
+    """Texts that are no rules. Whether their tools exist is known when a loop is opened."""
+    found: list[str] = []
+    lists = {
+        f"permissions.{name}": rules
+        for name, rules in table.get("permissions", {}).items()
+        if name != "timeout"
+    }
+    lists |= {f"prompts.{text}": rules for text, rules in table.get("prompts", {}).items()}
+    for key, rules in lists.items():
+        try:
+            Rules.parse(rules)
+        except ConfigError as error:
+            found += [f"{key}: {fault.removeprefix('allow: ')}" for fault in error.faults]
     return found
 
 

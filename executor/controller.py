@@ -1,4 +1,4 @@
-"""Loops: opened over a worktree, given calls, closed with nothing left behind."""
+"""Controllers: connect to the engine, open loops over worktrees, leave nothing behind."""
 
 from __future__ import annotations
 
@@ -6,55 +6,42 @@ import asyncio
 import contextlib
 import functools
 import logging
-import os
 import secrets
-import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
-from executor import results
+from executor import toolsets
 from executor.audit import AuditLog
 from executor.catalog import Catalog, load
-from executor.errors import Code, ConfigError, EngineError, SandboxError
-from executor.model import (
-    MOUNT,
-    Call,
-    CallStarted,
-    Event,
-    Finished,
-    LaneLost,
-    LaneOpened,
-    LoopSpec,
-    Output,
-    Result,
-    plain,
-)
+from executor.coordination import Coordinator, LocalCoordinator, Member
+from executor.errors import ConfigError, EngineError, SandboxUnavailable
+from executor.hooks import Hooks
+from executor.lane import Opener
+from executor.loop import Company, Loop, names_of, rules_of
+from executor.model import LoopSpec
 from executor.permissions import Mode
-from executor.pipeline import Emit, Pipeline
-from executor.sandbox import gate
-from executor.sandbox.box import Host, loop_quota, open_box
+from executor.sandbox import copies, gate, spill
+from executor.sandbox.box import Host, loop_quota, open_box, worktree_of
 from executor.sandbox.completion import to_completion
+from executor.sandbox.copies import Ground
 from executor.sandbox.engine import OVERRIDE, Engine, address_fault
 from executor.sandbox.images import Progress
+from executor.sandbox.ownership import Worktree, open_own
+from executor.sandbox.quota import Quota
 from executor.sandbox.reaper import Identity, reap
 from executor.sandbox.runtime import silent
-from executor.scheduling import batches
-from executor.session import Session
 from executor.settings import Settings
 from executor.text import one_line
-from executor.tool import Answer, OnOutput, Operations, Registry, Surroundings, worktree_path
-from executor.toolsets import standard
+from executor.tool import Agents, Approver, Registry, Spill, Tool
+from executor.tools.agents import MAX_DEPTH
 
-DAY = 86400.0
-LANE = "no-net"
-"""The lane of every box so far: they all have the same policy, no network."""
-OVERTIME = 3.0
-"""Seconds that a call which is being ended may go on after the loop's time is over."""
-MAX_QUEUED_OUTPUT = 1 << 20
-"""Characters of live output that may wait for a slow reader of `stream`; more is dropped."""
+if TYPE_CHECKING:
+    from executor.messages import Model
+    from executor.subagents import Agent
+
 SWEEP_INTERVAL = 300.0
 """Seconds between two looks for what dead controllers left behind."""
 SWEEP_PATIENCE = 10.0
@@ -62,427 +49,8 @@ SWEEP_PATIENCE = 10.0
 
 log = logging.getLogger(__name__)
 
-_NO_BOX = (Code.SANDBOX_LOST, Code.SANDBOX_UNAVAILABLE, Code.PROTOCOL_ERROR)
-
-_REGISTRIES = {standard.NAME: standard.registry}
-
-
-class OpenBox(Operations, Protocol):
-    """A box as the sandbox layer hands it out."""
-
-    @property
-    def name(self) -> str:
-        """Of the container."""
-
-    @property
-    def capabilities(self) -> dict[str, Any]:
-        """What isolation is really there."""
-
-    @property
-    def error(self) -> SandboxError | None:
-        """Why the box is lost; None while it lives."""
-
-    async def mourned(self) -> SandboxError | None:
-        """`error`, once the cause was looked for."""
-
-
-Opener: TypeAlias = Callable[[LoopSpec], AbstractAsyncContextManager[OpenBox]]
-"""Opens a box for a loop; leaving the context removes it."""
-
-
-class Loop:
-    """One open loop. Made by `Controller.open`."""
-
-    def __init__(self, spec: LoopSpec, catalog: Catalog, opener: Opener) -> None:
-        self.spec = spec
-        self.session = Session()
-        self.registry: Registry = _REGISTRIES[spec.toolset](catalog, spec.limits)
-        allowed = catalog.loop_types[spec.loop_type] if spec.loop_type is not None else None
-        self.pipeline = Pipeline(self.registry, Mode(spec.mode), allowed, spec.loop_type)
-        self._seat = _Seat(spec, opener, self.session, self._announce)
-        self._surroundings = Surroundings(
-            exec_id=self.exec_id,
-            session=self.session,
-            limits=spec.limits,
-            lane=LANE,
-            toolset=catalog.toolsets[spec.toolset],
-            roots=_roots(spec),
-            box=self._seat,
-            seccomp=spec.seccomp,
-        )
-        self._started = time.monotonic()
-        self._seconds = spec.limits.max_seconds or DAY
-        self._deadline = self._started + self._seconds
-        self._sequence = 0
-        self._told = 0
-        self._listeners: list[Emit] = []
-        self._unheard: list[Event] = []
-
-    @property
-    def exec_id(self) -> str:
-        """The loop's name."""
-        return self.spec.exec_id or ""
-
-    @property
-    def is_over(self) -> bool:
-        """The loop's time is over; no more calls are run."""
-        return time.monotonic() >= self._deadline
-
-    @property
-    def completed(self) -> str | None:
-        """What the model said on `complete_task`; None before."""
-        return self.session.completed
-
-    @property
-    def capabilities(self) -> dict[str, Any]:
-        """What isolation the open box really has."""
-        return self._seat.capabilities
-
-    @contextlib.contextmanager
-    def attended(self) -> Iterator[str]:
-        """A person is in the box for as long as this lasts: it is not given back as idle.
-
-        Yields the name of its container.
-        """
-        with self._seat.in_use():
-            yield self._seat.name
-
-    def definitions(self) -> tuple[dict[str, Any], ...]:
-        """The loop's enabled tools as Anthropic's API takes them."""
-        return Registry.from_tools(self.pipeline.enabled()).definitions()
-
-    def mark_read(self, path: str, digest: str) -> None:
-        """The caller has seen the whole file itself, so it may be changed.
-
-        Args:
-            path: as a model would write it.
-            digest: its content hash, as `read_file` reports it; a file that changed since
-                is not overwritten.
-        """
-        self.session.knows(worktree_path(path, self._surroundings.roots), digest)
-
-    async def next_iteration(self) -> None:
-        """Another iteration of the loop begins, with nothing of the last one in its prompt.
-
-        In toolsets whose catalog entry says `reads = "iteration"` every file has to be read
-        again before it is changed; elsewhere nothing happens.
-        """
-        if self._surroundings.toolset.reads == "iteration":
-            self.session.clear_reads()
-
-    async def execute(self, call: Call) -> Result:
-        """Run one call. Every failure is a result; only cancellation is raised."""
-        return await self._execute(call, None)
-
-    async def turn(self, calls: Iterable[Call]) -> list[Result]:
-        """Run the calls of one assistant turn: reads together, changes one by one.
-
-        Returns:
-            The results in the order of the calls.
-        """
-        return await self._turn(list(calls), None)
-
-    async def stream(self, calls: Iterable[Call]) -> AsyncIterator[Event]:
-        """Run the calls of one turn and tell what happens; leaving early cancels them.
-
-        `Finished` comes once for each call, in the order of the calls.
-        """
-        queue: asyncio.Queue[Event | None] = asyncio.Queue()
-        queued = 0
-
-        def emit(event: Event) -> None:
-            nonlocal queued
-            if isinstance(event, Output):
-                if queued > MAX_QUEUED_OUTPUT:
-                    return
-                queued += len(event.text)
-            queue.put_nowait(self._stamped(event))
-
-        for event in self._unheard:
-            emit(event)
-        self._unheard.clear()
-        self._listeners.append(emit)
-        task = asyncio.create_task(self._turn(list(calls), emit))
-        task.add_done_callback(lambda _: queue.put_nowait(None))
-        try:
-            while (event := await queue.get()) is not None:  # type: ignore[assignment]
-                if isinstance(event, Output):
-                    queued -= len(event.text)
-                yield event
-            await task
-        finally:
-            self._listeners.remove(emit)
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-
-    # ─── behind them ───
-
-    async def _turn(self, calls: Sequence[Call], emit: Emit | None) -> list[Result]:
-        found: dict[int, Result] = {}
-        told = 0
-
-        async def run(position: int) -> None:
-            nonlocal told
-            found[position] = await self._execute(calls[position], emit)
-            while emit is not None and told in found:
-                emit(Finished(result=found[told]))
-                told += 1
-
-        for batch in batches(self.pipeline.order(call) for call in calls):
-            if len(batch) == 1:
-                await run(batch[0])
-                continue
-            async with asyncio.TaskGroup() as group:
-                for position in batch:
-                    group.create_task(run(position))
-        return [found[position] for position in range(len(calls))]
-
-    async def _execute(self, call: Call, emit: Emit | None) -> Result:
-        if emit is not None:
-            emit(CallStarted(call=call))
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            return self._time_is_over(call)
-        with self._seat.in_use():
-            result = await self.pipeline.answer(call, self._surroundings, emit, left)
-        if result.code in _NO_BOX:
-            if time.monotonic() >= self._deadline:
-                return self._time_is_over(call)
-            return _with_outlook(result) if result.code is Code.SANDBOX_LOST else result
-        if self._seat.replaced != self._told and self._seat.gone is not None:
-            self._told = self._seat.replaced
-            return _with_notice(result, self._seat.gone)
-        return result
-
-    def _time_is_over(self, call: Call) -> Result:
-        message = f"The loop's time of {plain(self._seconds)} s is over; no more calls are run."
-        elapsed = (time.monotonic() - self._deadline) * 1000
-        return results.refusal(call, Code.TIMEOUT, message, max(elapsed, 0.0))
-
-    def _announce(self, event: Event) -> None:
-        if not self._listeners:
-            self._unheard.append(event)
-        for emit in self._listeners:
-            emit(event)
-
-    def _stamped(self, event: Event) -> Event:
-        self._sequence += 1
-        since = (time.monotonic() - self._started) * 1000
-        return replace(event, exec_id=self.exec_id, seq=self._sequence, monotonic_ms=since)
-
-    async def _end_in_time(self) -> None:
-        """Take the box away when the loop's time is over, whatever still runs in it."""
-        await asyncio.sleep(max(self._deadline + OVERTIME - time.monotonic(), 0.0))
-        await self._seat.close()
-
-    @contextlib.asynccontextmanager
-    async def _opened(self) -> AsyncIterator[Loop]:
-        async with AsyncExitStack() as stack:
-            stack.push_async_callback(self._seat.close)
-            await self._seat.open()
-            watch = asyncio.create_task(self._end_in_time())
-            stack.callback(watch.cancel)
-            yield self
-
-
-@dataclass(frozen=True, slots=True)
-class _Gone:
-    """What became of a box that was replaced.
-
-    Attributes:
-        cause: as `LaneLost` has it.
-        is_lost: nobody of ours wanted it to end.
-    """
-
-    cause: str
-    is_lost: bool
-
-    @property
-    def notice(self) -> str:
-        """What the loop has to know about its new box."""
-        what = f"was lost ({self.cause})" if self.is_lost else f"is a new one ({self.cause})"
-        more = " and a new one was opened on the same worktree" if self.is_lost else ""
-        return (
-            f"the sandbox {what}{more}: processes, /tmp and the working directory are gone, "
-            f"files in {MOUNT} are intact"
-        )
-
-
-class _Seat:
-    """The loop's place for a box. A box that is gone is replaced when a call needs one.
-
-    It goes when it is lost, and when no call has been running for `Limits.idle_seconds`.
-    What runs in the background is no call: it goes with the box.
-
-    Attributes:
-        replaced: how many boxes are gone and replaced.
-        gone: what became of the last of them; None = there was no other box yet.
-    """
-
-    def __init__(self, spec: LoopSpec, opener: Opener, session: Session, announce: Emit) -> None:
-        self.replaced = 0
-        self.gone: _Gone | None = None
-        self._spec = spec
-        self._opener = opener
-        self._session = session
-        self._announce = announce
-        self._lock = asyncio.Lock()
-        self._box: OpenBox | None = None
-        self._is_vacant = False
-        self._stack = AsyncExitStack()
-        self._is_closed = False
-        self._users = 0
-        self._idle: asyncio.TimerHandle | None = None
-        self._giving_back: asyncio.Task[None] | None = None
-
-    @property
-    def capabilities(self) -> dict[str, Any]:
-        return self._box.capabilities if self._box is not None else {}
-
-    @property
-    def name(self) -> str:
-        """Of the open box's container; empty while there is none."""
-        return self._box.name if self._box is not None else ""
-
-    @contextlib.contextmanager
-    def in_use(self) -> Iterator[None]:
-        """A call runs for as long as this lasts; the box is not given back meanwhile."""
-        self._users += 1
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
-        try:
-            yield
-        finally:
-            self._users -= 1
-            self._count_idle_time()
-
-    async def ready(self) -> None:
-        """See `Box.ready`."""
-        if self._box is None or self._box.error is not None:
-            await self.open()
-
-    async def request(
-        self,
-        op: str,
-        arguments: dict[str, Any],
-        body: bytes = b"",
-        *,
-        timeout: float | None = None,
-        on_output: OnOutput | None = None,
-    ) -> Answer:
-        """See `Operations.request`."""
-        box = self._box
-        if box is None or box.error is not None:
-            box = await self.open()
-        return await box.request(op, arguments, body, timeout=timeout, on_output=on_output)
-
-    async def open(self) -> OpenBox:
-        """The open box, after opening one if there is none. Callers at once share it.
-
-        Raises:
-            SandboxError: none could be opened.
-        """
-        async with self._lock:
-            if self._is_closed:
-                raise SandboxError("the loop is closed")
-            box = self._box
-            if box is not None and box.error is None:
-                return box
-            if box is not None:
-                error = await box.mourned()
-                await self._vacate(_Gone(str(error), is_lost=True))
-            self._box = box = await self._stack.enter_async_context(self._opener(self._spec))
-            if self._is_vacant:
-                self._is_vacant = False
-                self.replaced += 1
-            self._announce(LaneOpened(lane=LANE, sandbox=box.name))
-            self._count_idle_time()
-            return box
-
-    async def _vacate(self, gone: _Gone) -> None:
-        """Have no box; the lock is held."""
-        self._box = None
-        self._is_vacant = True
-        self.gone = gone
-        # A new box starts at the root.
-        self._session.cwd = MOUNT
-        self._announce(LaneLost(lane=LANE, cause=gone.cause))
-        await self._leave()
-
-    async def _leave(self) -> None:
-        stack, self._stack = self._stack, AsyncExitStack()
-        try:
-            await stack.aclose()
-        except SandboxError as error:
-            reason = one_line(str(error))
-            log.warning("the box could not be removed and is left to the reaper: %s", reason)
-
-    def _count_idle_time(self) -> None:
-        """From now on nothing runs, unless something does."""
-        seconds = self._spec.limits.idle_seconds
-        if seconds is None or self._users or self._box is None or self._is_closed:
-            return
-        if self._idle is not None:
-            self._idle.cancel()
-        self._idle = asyncio.get_running_loop().call_later(seconds, self._on_idle, seconds)
-
-    def _on_idle(self, seconds: float) -> None:
-        self._idle = None
-        self._giving_back = asyncio.ensure_future(self._give_back(seconds))
-
-    async def _give_back(self, seconds: float) -> None:
-        """Remove a box that nobody uses. A call that comes meanwhile waits for a new one."""
-        async with self._lock:
-            if self._users or self._box is None or self._is_closed:
-                return
-            error = self._box.error
-            cause = f"the box was given back after {plain(seconds)} s without a call"
-            gone = _Gone(cause, False) if error is None else _Gone(str(error), True)
-            await self._vacate(gone)
-
-    async def close(self) -> None:
-        """Remove the box. Nothing is opened after this."""
-        self._is_closed = True
-        if self._idle is not None:
-            self._idle.cancel()
-        await to_completion(self._close())
-
-    async def _close(self) -> None:
-        async with self._lock:
-            self._box = None
-            await self._leave()
-        if self._giving_back is not None:
-            await asyncio.wait({self._giving_back})
-
-
-def _with_outlook(result: Result) -> Result:
-    """The result of a call whose box was lost under it, with what comes next."""
-    outlook = (
-        "the next call opens a new sandbox on the same worktree: files there are intact, "
-        "processes and /tmp are gone"
-    )
-    cause = str(result.content)
-    details = {**(result.details or {}), "sandbox_lost": cause}
-    return replace(result, content=results.with_notices(cause, [outlook]), details=details)
-
-
-def _with_notice(result: Result, gone: _Gone) -> Result:
-    """The result, with what the loop has to know about its new box."""
-    content: Any = result.content
-    if isinstance(content, str):
-        content = results.with_notices(content, [gone.notice])
-    else:
-        content = [*content, {"type": "text", "text": f"[{gone.notice}]"}]
-    key = "sandbox_lost" if gone.is_lost else "sandbox_given_back"
-    return replace(result, content=content, details={**(result.details or {}), key: gone.cause})
-
-
-def _roots(spec: LoopSpec) -> tuple[str, ...]:
-    """Names that the worktree's root has on the host; a host's prompt may use them."""
-    given = os.path.abspath(spec.worktree)
-    return tuple(root for root in dict.fromkeys((given, os.path.realpath(given))) if root != "/")
+Source: TypeAlias = Callable[[], Worktree]
+"""Opens a loop's worktree as its boxes have it."""
 
 
 class Controller:
@@ -493,6 +61,13 @@ class Controller:
         catalog: tools and limits; None = the packaged catalog with the user's file.
         opener: opens boxes; None = containers on the engine of the settings.
         progress: told what takes long while a box is opened.
+        tools: the host's own tools, for every loop.
+        hooks: callables and commands around each call; those of the catalog come first.
+        approver: who decides and answers; None = nobody can be asked.
+        coordinator: the way between loops; None = one for the loops of this controller.
+        leader: who decides on plans in their own time; None = the approver does, at once.
+        model: answers the messages of subagents; None = the Messages API, if the settings have
+            its key. Without any, loops start no agents.
     """
 
     def __init__(
@@ -502,12 +77,23 @@ class Controller:
         *,
         opener: Opener | None = None,
         progress: Progress = silent,
+        tools: Sequence[Tool] = (),
+        hooks: Hooks | None = None,
+        approver: Approver | None = None,
+        coordinator: Coordinator | None = None,
+        leader: Approver | None = None,
+        model: Model | None = None,
     ) -> None:
         self.settings = settings if settings is not None else Settings.load()
         self.catalog = catalog if catalog is not None else load(self.settings.config_file)
         self._opener = opener
         self._host: Host | None = None
         self._progress = progress
+        self._coordinator: Coordinator = coordinator or LocalCoordinator()
+        before = Hooks.from_catalog(self.catalog.hooks)
+        own = _own(tools, self.catalog)
+        self._company = Company(own, before + (hooks or Hooks()), approver, leader)
+        self._model = model
         self._open: set[str] = set()
         self._stack = AsyncExitStack()
 
@@ -518,6 +104,8 @@ class Controller:
             EngineUnavailable: nothing answers, or what answers can't be used.
             UnsafeRuntime: what answers is not as safe as the catalog's policy demands.
         """
+        if self._model is None and self.settings.model_key is not None:
+            self._model = _model_of(self.settings)
         if self._opener is None:
             async with AsyncExitStack() as stack:
                 self._opener = await self._connect(stack)
@@ -529,9 +117,11 @@ class Controller:
         try:
             await self._stack.aclose()
         finally:
-            if error is not None and self._host is not None:
-                for name in sorted(self._host.identity.left):
-                    error.add_note(f"the box {name} is left to the next sweep")
+            if self._host is not None:
+                if error is not None:
+                    for name in sorted(self._host.identity.left):
+                        error.add_note(f"the box {name} is left to the next sweep")
+                self._host = self._opener = None
 
     async def _connect(self, stack: AsyncExitStack) -> Opener:
         engine = await stack.enter_async_context(await Engine.connect(self.settings))
@@ -565,6 +155,30 @@ class Controller:
             NotReturned: at the end, with quota `loop-ext4`: not all came back.
             SandboxError: no box could be had.
         """
+        async with self._loop(spec) as loop:
+            yield loop
+
+    @contextlib.asynccontextmanager
+    async def outlined(self, spec: LoopSpec) -> AsyncIterator[Loop]:
+        """A loop without a box, for its definitions and what is disabled; calls can't be run.
+
+        Args:
+            spec: of the loop; its worktree is not looked at.
+
+        Raises:
+            ConfigError: the specification names what there is not.
+        """
+        spec = spec.with_exec_id(spec.exec_id or "outline")
+        source = functools.partial(open_own, Path(spec.worktree))
+        async with self._joined(spec, None) as member:
+            agents = self._agents(spec, source, [])
+            yield Loop(spec, self.catalog, _no_box, self._company, member, None, agents)
+
+    @contextlib.asynccontextmanager
+    async def _loop(
+        self, spec: LoopSpec, ground: Ground | None = None, running: list[Agent] | None = None
+    ) -> AsyncIterator[Loop]:
+        """A loop; of an agent, if a ground is given, and all agents that run with it."""
         if self._opener is None:
             raise RuntimeError("open the controller first: async with Controller() as controller")
         self._check(spec)
@@ -574,29 +188,148 @@ class Controller:
         self._open.add(exec_id)
         try:
             spec = spec.with_exec_id(exec_id)
-            async with self._boxes(spec) as opener:
-                loop = Loop(spec, self.catalog, opener)
+            async with (
+                self._joined(spec, ground) as member,
+                self._boxes(spec, ground) as (opener, spill, source),
+            ):
+                agents = self._agents(spec, source, [] if running is None else running)
+                loop = Loop(spec, self.catalog, opener, self._company, member, spill, agents)
                 async with loop._opened():
                     yield loop
         finally:
             self._open.discard(exec_id)
 
+    def _joined(
+        self, spec: LoopSpec, ground: Ground | None
+    ) -> AbstractAsyncContextManager[Member | None]:
+        """What makes a loop one of those that speak with each other; an agent is its loop's."""
+        if ground is not None:
+            return contextlib.nullcontext()
+        return self._coordinator.join(spec.tenant, str(spec.exec_id))
+
     @contextlib.asynccontextmanager
-    async def _boxes(self, spec: LoopSpec) -> AsyncIterator[Opener]:
-        """Opens the loop's boxes, over what lasts from the first of them to the last."""
+    async def _boxes(
+        self, spec: LoopSpec, ground: Ground | None
+    ) -> AsyncIterator[tuple[Opener, Spill | None, Source]]:
+        """Opens the loop's boxes, over what lasts from the first of them to the last.
+
+        Yields also what opens the worktree as these boxes have it.
+        """
         assert self._opener is not None, "the controller is open"
         if self._host is None:
-            yield self._opener
+            yield self._opener, None, functools.partial(open_own, Path(spec.worktree).resolve())
             return
-        async with loop_quota(self._host, spec) as quota:
-            yield functools.partial(open_box, replace(self._host, quota=quota))
+        identity = self._host.identity
+        async with self._quota(self._host, spec, ground) as quota:
+            with spill.opened(identity, str(spec.exec_id), self.catalog.spill) as results:
+                host = replace(self._host, quota=quota, results=results.directory)
+                source = functools.partial(worktree_of, host, spec)
+                yield functools.partial(open_box, host), results, source
+
+    @contextlib.asynccontextmanager
+    async def _quota(
+        self, host: Host, spec: LoopSpec, ground: Ground | None
+    ) -> AsyncIterator[Quota]:
+        if ground is None:
+            async with loop_quota(host, spec) as quota:
+                yield quota
+            return
+        quota = ground.quota(spec)
+        try:
+            yield quota
+        finally:
+            await to_completion(quota.close())
+
+    def _agents(self, spec: LoopSpec, source: Source, running: list[Agent]) -> Agents | None:
+        """What starts agents below a loop; None = nothing does."""
+        if self._model is None or spec.depth >= MAX_DEPTH:
+            return None
+        from executor.subagents import Parent, Subagents
+
+        known = toolsets.names(self.catalog)
+        for tool in self._company.tools:
+            known |= {tool.name: tool.canonical, tool.canonical: tool.canonical}
+        return Subagents(
+            Parent(
+                spec=spec,
+                kinds=self.catalog.agents,
+                known=known,
+                model=self._model,
+                ground=functools.partial(self._ground, spec, source),
+                open=functools.partial(self._loop, running=running),
+                running=running,
+            )
+        )
+
+    @contextlib.asynccontextmanager
+    async def _ground(
+        self, spec: LoopSpec, source: Source, name: str, is_copy: bool
+    ) -> AsyncIterator[Ground]:
+        """Where an agent below a loop works."""
+        if not is_copy:
+            yield copies.shared(source)
+            return
+        name = f"copy-{str(spec.exec_id)[:40]}-{name}-{secrets.token_hex(4)}"
+        if self._host is not None:
+            directory = self._host.identity.files_directory(name)
+        else:
+            directory = self.settings.state_directory / name
+            directory.mkdir(mode=0o700, parents=True)
+        kept = self.settings.state_directory / "kept"
+        async with copies.copied(source, directory, kept) as ground:
+            yield ground
 
     def _check(self, spec: LoopSpec) -> None:
         faults = [*spec.faults(), *self.catalog.faults(spec)]
         if spec.mode not in set(Mode):
             faults.append(f"mode: there is no {spec.mode!r}; use one of {', '.join(Mode)}")
+        try:
+            rules_of(spec, self.catalog, self._company.tools)
+        except ConfigError as error:
+            faults += error.faults
+        try:
+            self._company.hooks.check(name for root in spec.writable for name in names_of(root))
+        except ConfigError as error:
+            faults += error.faults
         if faults:
             raise ConfigError(faults)
+
+
+def _no_box(spec: LoopSpec) -> NoReturn:
+    raise SandboxUnavailable("This loop is an outline: it has no box, and none can be opened.")
+
+
+def _model_of(settings: Settings) -> Model:
+    """The model that the settings name; its library is loaded only then.
+
+    Raises:
+        ConfigError: key or address can't be used.
+    """
+    from executor.messages import MessagesApi
+
+    assert settings.model_key is not None, "there is a key"
+    api = MessagesApi(settings.model_key, model=settings.model_name)
+    return api if settings.model_url is None else replace(api, base_url=settings.model_url)
+
+
+def _own(tools: Iterable[Tool], catalog: Catalog) -> tuple[Tool, ...]:
+    """The host's own tools.
+
+    Raises:
+        ConfigError: two have the same name, or one has a name of the catalog's: rules and
+            modes that are meant for that tool would hold for it.
+    """
+    own = Registry.from_tools(tools).all()
+    faults = [
+        f"tool {tool.name}: the catalog has a tool {name}, for which rules and modes are meant; "
+        "give it another name"
+        for tool in own
+        for name in dict.fromkeys((tool.name, tool.canonical))
+        if name in catalog.tools and tool.entry is not catalog.tools[name]
+    ]
+    if faults:
+        raise ConfigError(faults)
+    return own
 
 
 @contextlib.asynccontextmanager

@@ -3,8 +3,12 @@
 ExecutorError
 ├── ConfigError            bad options, files or environment; holds every fault at once
 │   ├── BadPath             a working directory that no engine may be told
-│   └── ForbiddenMount      a directory that no sandbox may write
+│   └── ForbiddenMount      a directory that no sandbox may have
 ├── ToolError              becomes the error result of one call
+├── StreamBroken           a model's stream ended before its message did
+├── ModelError             a model that was asked gave no reply
+│   ├── ModelRefused        the same request would fail again
+│   └── ModelUnavailable    nothing answers, or not in time
 └── SandboxError           the container is thrown away
     ├── EngineError        the engine refused or failed
     │   ├── EngineUnavailable   nothing answers
@@ -20,6 +24,7 @@ ExecutorError
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -58,6 +63,24 @@ class Code(StrEnum):
     INTERNAL = "INTERNAL"
 
 
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """What a call had come to when it was cancelled: an argument of its `CancelledError`.
+
+    That stays the plain class: `asyncio.timeout` takes no subclass of it for its own.
+
+    Attributes:
+        value: the agent's answer, or what a tool made of it.
+    """
+
+    value: Any
+
+
+def partial_of(error: BaseException) -> Any:
+    """What the cancelled call had come to; None if that is not known."""
+    return next((arg.value for arg in error.args if isinstance(arg, Partial)), None)
+
+
 class ExecutorError(Exception):
     """The root: catch this to catch everything that this package raises on purpose."""
 
@@ -94,6 +117,47 @@ class ToolError(ExecutorError):
         self.code = code
         self.details: dict[str, Any] | None = dict(details) if details is not None else None
         super().__init__(message)
+
+
+class ModelError(ExecutorError):
+    """A model that was asked gave no reply.
+
+    Attributes:
+        status: of HTTP; None = there was no answer, or it came as part of a stream.
+    """
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        self.status = status
+        super().__init__(message)
+
+
+class ModelRefused(ModelError):
+    """The far end does not take the request; the same one would fail again."""
+
+
+class ModelUnavailable(ModelError):
+    """Nothing answers, or not in time, however often it was tried."""
+
+
+class StreamBroken(ExecutorError):
+    """A model's stream ended before its message did, after calls of it may have run.
+
+    Whoever asks the model again must not run the finished calls a second time unknowingly.
+
+    Attributes:
+        results: the `Result` of every call that ended, in the order of the calls.
+        unanswered: ids of the calls that were not begun, or were ended for this.
+    """
+
+    def __init__(
+        self, reason: str, results: Sequence[Any] = (), unanswered: Sequence[str] = ()
+    ) -> None:
+        self.results: tuple[Any, ...] = tuple(results)
+        self.unanswered: tuple[str, ...] = tuple(unanswered)
+        super().__init__(
+            f"the model's stream broke: {reason}; {len(self.results)} of its calls have ended, "
+            f"{len(self.unanswered)} were not run to their end"
+        )
 
 
 class SandboxError(ExecutorError):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -17,9 +18,17 @@ Block: TypeAlias = dict[str, Any]
 
 MOUNT = "/workspace"
 """Where the worktree is inside every box."""
+RESULTS = "/run/executor/results"
+"""Where the loop reads outputs that were too long for the model."""
+PLANS = "/run/executor/plans"
+"""Where the loop writes its plan."""
+DIRECTORIES = "/workspaces"
+"""Where directories are that a loop has beside its worktree, each by its name."""
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_DIRECTORY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+MAX_DIRECTORIES = 16
 _EXEC_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -84,6 +93,117 @@ class Result:
         return json_line(fields)
 
 
+# ─── what is asked of people, and what a loop makes ─────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRequest:
+    """What somebody has to decide before a call runs.
+
+    Attributes:
+        id: of the request; an answer names it.
+        step_id: the call's id.
+        exec_id: the loop.
+        tool: the tool's name as the model sees it.
+        arguments: exactly what would run; `arguments_hash` is its fingerprint.
+        action: the command or the path, whole, as text.
+        description: what the model says that it does.
+        reason: why this needs a decision.
+        diff: what an edit would change; None where it can't be shown.
+        rules: permission rules that would allow this and its like.
+        timeout: seconds after which no answer is a no.
+        arguments_hash: an answer holds for these arguments only.
+    """
+
+    id: str
+    step_id: str
+    exec_id: str
+    tool: str
+    arguments: Mapping[str, Any]
+    action: str
+    description: str | None
+    reason: str
+    diff: str | None = None
+    rules: tuple[str, ...] = ()
+    timeout: float
+    arguments_hash: str
+
+
+class Remember(StrEnum):
+    """How long an approval holds."""
+
+    ONCE = "once"
+    SESSION = "session"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalAnswer:
+    """A decision.
+
+    Attributes:
+        approved: the call may run.
+        modified_arguments: run with these instead; they are checked like any others.
+        reason: shown to the model when it is not approved.
+        remember: `session` also allows what the request's `rules` name, until the loop ends.
+        arguments_hash: the request's; None = the approver holds no copy and trusts the request.
+    """
+
+    approved: bool
+    modified_arguments: Mapping[str, Any] | None = None
+    reason: str | None = None
+    remember: Remember = Remember.ONCE
+    arguments_hash: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One answer that a question offers."""
+
+    label: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question of the model. Free text is always possible as an answer.
+
+    Attributes:
+        question: the whole question.
+        header: at most 12 characters, for a small display.
+        options: 2 to 4.
+        multi_select: more than one may be chosen.
+    """
+
+    question: str
+    header: str
+    options: tuple[Option, ...]
+    multi_select: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Todo:
+    """One item of the model's own list."""
+
+    content: str
+    status: Literal["pending", "in_progress", "completed"]
+    active_form: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A plan, a spec or a phase, checked.
+
+    Attributes:
+        kind: which of the three.
+        name: a plan's title, else the name.
+        content: the tool's arguments, as checked.
+    """
+
+    kind: Literal["plan", "spec", "phase"]
+    name: str
+    content: Mapping[str, Any]
+
+
 # ─── events of `Loop.stream` ────────────────────────────────────────────────────────
 
 
@@ -134,13 +254,178 @@ class TaskCompleted(_Stamp):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Progress(_Stamp):
+    """How far a call is.
+
+    Attributes:
+        call_id: of the call.
+        message: what is being done.
+        current, total: how much of how much, in units of the tool's own; None = unknown.
+    """
+
+    call_id: str
+    message: str
+    current: float | None = None
+    total: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRequested(_Stamp):
+    """Somebody has to decide whether a call may run; the call waits."""
+
+    request: ApprovalRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalAnswered(_Stamp):
+    """The decision, or that none came in time (`approved` is false then).
+
+    Attributes:
+        request_id: of the request.
+        approved: the call may run.
+        reason: what was said, or why nothing was.
+    """
+
+    request_id: str
+    approved: bool
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionAsked(_Stamp):
+    """The model asks the user; the call waits for the answers."""
+
+    call_id: str
+    questions: tuple[Question, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpToolCallBegin(_Stamp):
+    """A tool of an MCP server is called."""
+
+    server: str
+    tool: str
+    call_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpToolCallEnd(_Stamp):
+    """It ended, one way or another."""
+
+    server: str
+    tool: str
+    call_id: str
+    is_error: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModeChanged(_Stamp):
+    """The permission mode of the loop changed."""
+
+    mode: str
+    previous: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TodosChanged(_Stamp):
+    """The model wrote its list of todos anew."""
+
+    todos: tuple[Todo, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArtifactCreated(_Stamp):
+    """The model made a plan, a spec or a phase."""
+
+    artifact: Artifact
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandQueued(_Stamp):
+    """A tool asks the host to say this text in its next turn; nothing executes it."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackgroundStarted(_Stamp):
+    """A task goes on after its call."""
+
+    task_id: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackgroundEnded(_Stamp):
+    """A background task ended.
+
+    Attributes:
+        status: `completed`, `failed`, `killed` or `lost`.
+        exit_code: of a command; None for anything else.
+    """
+
+    task_id: str
+    status: str
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warned(_Stamp):
+    """Something beside the work failed: a hook, a server, a commit. No result is changed.
+
+    Attributes:
+        message: what happened, and what to do.
+        call_id: the call that it belongs to; None = none.
+    """
+
+    message: str
+    call_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finished(_Stamp):
     """The call has its result."""
 
     result: Result
 
 
-Event: TypeAlias = CallStarted | Output | LaneOpened | LaneLost | TaskCompleted | Finished
+Event: TypeAlias = (
+    CallStarted
+    | Output
+    | Progress
+    | ApprovalRequested
+    | ApprovalAnswered
+    | QuestionAsked
+    | McpToolCallBegin
+    | McpToolCallEnd
+    | ModeChanged
+    | TodosChanged
+    | ArtifactCreated
+    | CommandQueued
+    | BackgroundStarted
+    | BackgroundEnded
+    | LaneOpened
+    | LaneLost
+    | TaskCompleted
+    | Warned
+    | Finished
+)
+"""Everything that `Loop.stream` and `Loop.events` tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spilled:
+    """Where the whole of an output is kept.
+
+    Attributes:
+        path: as seen in the box; the tools that read files take it.
+        kept: bytes that are in it.
+        notice: what a reader has to know, for example what is not in it; None = nothing.
+    """
+
+    path: str
+    kept: int
+    notice: str | None = None
 
 
 # ─── what a loop is given ───────────────────────────────────────────────────────────
@@ -185,8 +470,9 @@ class Limits:
         disk_bytes: bytes that the loop may add to its worktree (see `LoopSpec.quota`).
         disk_files: files and directories that it may add.
         idle_seconds: seconds without a call after which the box is given back; the next
-            call opens a new one. A call counts for as long as it runs; what it left running
-            in the background does not, and ends with the box. None = never.
+            call opens a new one. A call counts for as long as it runs, and so does a
+            background task; what a call left running by itself does not, and ends with the
+            box. None = never.
     """
 
     memory: int | str = "4g"
@@ -230,6 +516,52 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Directory:
+    """A directory that a loop has beside its worktree, at `/workspaces/<name>`.
+
+    Attributes:
+        path: on the engine's host.
+        name: in the box; None = the last part of the path.
+        is_writable: commands and tools may change what is in it.
+    """
+
+    path: Path | str
+    name: str | None = None
+    is_writable: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Directory:
+        """`DIR`, `DIR:ro` or `DIR:rw`."""
+        path, colon, mode = text.rpartition(":")
+        if colon and mode in ("ro", "rw"):
+            return cls(path, is_writable=mode == "rw")
+        return cls(text)
+
+    @property
+    def mount(self) -> str:
+        """Where it is in the box."""
+        return f"{DIRECTORIES}/{self.name}"
+
+
+def _named_directories(given: Iterable[Directory | Path | str]) -> tuple[Directory, ...]:
+    """The same directories, each with a name that no other has."""
+    taken: set[str] = set()
+    found: list[Directory] = []
+    for one in given:
+        directory = one if isinstance(one, Directory) else Directory.parse(str(one))
+        name = directory.name
+        if name is None:
+            last = os.path.basename(os.path.abspath(directory.path))
+            base = name = re.sub(r"[^A-Za-z0-9._-]", "_", last).lstrip("._-")[:60] or "directory"
+            number = 2
+            while name in taken:
+                name, number = f"{base}-{number}", number + 1
+        taken.add(name)
+        found.append(replace(directory, name=name))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
 class LoopSpec:
     """One loop: its worktree and how it is boxed.
 
@@ -251,6 +583,19 @@ class LoopSpec:
         quota: how `disk_bytes` and `disk_files` are enforced: `none`; `watch`, a look every
             few seconds that ends the box (soft); `loop-ext4`, a file system of its own that
             the worktree is copied into and back (hard, needs root).
+        allow, ask, deny: permission rules, as `run_command(git status *)`; see `rules`. Deny
+            wins over ask, ask over allow, and each over the mode; but plan mode is not widened.
+        skills: directories of skills and commands that the user trusts.
+        worktree_skills: take skills from `.claude` in the worktree too.
+        text_only: images and pages are described, not sent.
+        read_only: the worktree can't be written to.
+        agent_id: set for subagents.
+        depth: how many agents are above this one.
+        chain_id: the same for a loop and all its subagents; made when absent.
+        tools: canonical names of all tools that it has, of those that its type allows; None =
+            all of them.
+        add_dirs: directories beside the worktree, read-only unless they say otherwise; as
+            text `DIR`, `DIR:ro` or `DIR:rw`. Limits of disk space don't count them.
     """
 
     worktree: Path | str
@@ -266,6 +611,37 @@ class LoopSpec:
     tenant: str = "default"
     seccomp: str = "standard"
     quota: str = "watch"
+    allow: tuple[str, ...] = ()
+    ask: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    skills: tuple[Path | str, ...] = ()
+    worktree_skills: bool = False
+    text_only: bool = False
+    read_only: bool = False
+    agent_id: str | None = None
+    depth: int = 0
+    chain_id: str | None = None
+    tools: tuple[str, ...] | None = None
+    add_dirs: tuple[Directory | Path | str, ...] = ()
+
+    @property
+    def directories(self) -> tuple[Directory, ...]:
+        """The directories beside the worktree, by name; those of skills are read-only."""
+        skills = (Directory(path, f"skills-{n}") for n, path in enumerate(self.skills, 1))
+        return _named_directories((*self.add_dirs, *skills))
+
+    @property
+    def writable(self) -> tuple[Path | str, ...]:
+        """Directories of the host that the loop may change: what runs here can't lie there."""
+        added = (one.path for one in self.directories if one.is_writable)
+        return (self.worktree, *added)
+
+    @property
+    def skill_directories(self) -> tuple[tuple[Path, str], ...]:
+        """The directories of skills, each with where it is in the box."""
+        return tuple(
+            (Path(path), f"{DIRECTORIES}/skills-{n}") for n, path in enumerate(self.skills, 1)
+        )
 
     def faults(self) -> list[str]:
         """Everything that is wrong with this specification, one sentence each."""
@@ -289,11 +665,40 @@ class LoopSpec:
                 found.append(
                     f"{name}: there is no {getattr(self, name)!r}; use one of {', '.join(allowed)}"
                 )
+        found += self._directory_faults()
         if not _IMAGE.fullmatch(self.image):
             found.append(
                 f"image: {self.image!r} is no name of an image; write base, heavy, or for "
                 "example debian:12-slim"
             )
+        return found
+
+    def _directory_faults(self) -> list[str]:
+        found: list[str] = []
+        directories = self.directories
+        if len(directories) > MAX_DIRECTORIES:
+            found.append(f"add_dirs: {len(directories)} are too many; at most {MAX_DIRECTORIES}")
+        real = {os.path.realpath(self.worktree): "the worktree"}
+        names: set[str] = set()
+        own = len(directories) - len(self.skills)
+        for number, one in enumerate(directories):
+            path = os.path.realpath(one.path)
+            option = "add_dirs" if number < own else "skills"
+            if one.name in names:
+                found.append(f"add_dirs: two are called {one.name!r}; name one otherwise")
+            names.add(str(one.name))
+            if not _DIRECTORY_NAME.fullmatch(str(one.name)):
+                found.append(f"add_dirs: {one.name!r} is no name; use A-Z a-z 0-9 . _ -")
+            if not os.path.isdir(path):
+                found.append(f"{option}: {one.path} is not a directory; give an existing one")
+                continue
+            for other, what in real.items():
+                if os.path.commonpath((path, other)) in (path, other):
+                    found.append(
+                        f"{option}: {one.path} is, contains or lies in {what}; one file must not "
+                        "have two places in a box"
+                    )
+            real[path] = str(one.path)
         return found
 
     def with_exec_id(self, exec_id: str) -> LoopSpec:

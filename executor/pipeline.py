@@ -2,27 +2,62 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import difflib
 import logging
 import time
 import traceback
-from collections.abc import Callable, Collection
-from typing import TypeAlias
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
-from executor import results
-from executor.errors import Code, SandboxError, ToolError
-from executor.model import Call, Event, Result
-from executor.permissions import Mode, Verdict, decide
-from executor.scheduling import Order
+from pydantic import BaseModel
+
+from executor import approvals, results
+from executor.callables import is_cancelled
+from executor.errors import Code, Partial, SandboxError, ToolError
+from executor.hooks import Hooks, Use
+from executor.model import Call, Event, Result, Warned
+from executor.permissions import Judgement, Verdict, judge
 from executor.text import one_line
-from executor.tool import Arguments, Context, Registry, Surroundings, Tool
+from executor.tool import (
+    Context,
+    Modifier,
+    Outcome,
+    Registry,
+    Surroundings,
+    Tool,
+)
 
 Emit: TypeAlias = Callable[[Event], None]
 
 MAX_TRACE = 10_000
 """Characters of a traceback in the log."""
+MAX_ROUNDS = 4
+"""How often hooks and approvers may change the arguments of one call."""
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a call came to.
+
+    Attributes:
+        result: of the call.
+        modifiers: what it changes in the loop.
+        use: what ran; None = nothing did.
+    """
+
+    result: Result
+    modifiers: tuple[Modifier, ...] = ()
+    use: Use | None = None
+
+    @property
+    def has_mutated(self) -> bool:
+        """It ran, succeeded, and may have changed the worktree."""
+        return self.use is not None and self.use.is_mutating and not self.result.is_error
 
 
 class Pipeline:
@@ -30,21 +65,21 @@ class Pipeline:
 
     Args:
         registry: the tools under the names that the model uses.
-        mode: what may be done without asking.
         allowed: canonical names that the loop's type has; None = all.
         loop_type: its name, for refusals.
+        hooks: what the host wants to see or stop.
     """
 
     def __init__(
         self,
         registry: Registry,
-        mode: Mode,
         allowed: Collection[str] | None = None,
         loop_type: str | None = None,
+        hooks: Hooks | None = None,
     ) -> None:
         self._registry = registry
-        self._mode = mode
         self._loop_type = loop_type
+        self.hooks = hooks if hooks is not None else Hooks()
         self._reasons: dict[str, str] = {}
         for tool in registry.all():
             if not tool.entry.enabled:
@@ -52,20 +87,39 @@ class Pipeline:
             elif allowed is not None and tool.canonical not in allowed:
                 self._reasons[tool.name] = f"loops of type {loop_type} don't have it"
 
-    def enabled(self) -> tuple[Tool, ...]:
+    def has(self, canonical: str) -> bool:
+        """Whether the loop's type and the catalog leave it this tool of its toolset."""
+        tools = (tool for tool in self._registry.all() if tool.canonical == canonical)
+        return any(tool.name not in self._reasons for tool in tools)
+
+    def enabled(self, loop: Surroundings) -> tuple[Tool, ...]:
         """The tools that the model is shown."""
-        return tuple(tool for tool in self._registry.all() if tool.name not in self._reasons)
+        return tuple(t for t in self._registry.all() if self._reason(t, loop) is None)
 
-    def disabled(self) -> dict[str, str]:
+    def disabled(self, loop: Surroundings) -> dict[str, str]:
         """The other tools, each with the reason."""
-        return dict(self._reasons)
+        reasons = {tool.name: self._reason(tool, loop) for tool in self._registry.all()}
+        return {name: reason for name, reason in reasons.items() if reason is not None}
 
-    def order(self, call: Call) -> Order:
-        """How the call may be ordered in its turn."""
+    def _reason(self, tool: Tool, loop: Surroundings) -> str | None:
+        reason = self._reasons.get(tool.name)
+        if reason is None and tool.unavailable is not None:
+            return tool.unavailable(loop)
+        return reason
+
+    def foreseen(self, call: Call) -> tuple[Tool, BaseModel] | None:
+        """The tool and the checked arguments of a call; None = it will be refused anyway.
+
+        What a tool itself says of its being unavailable may change within the turn, and is
+        not asked for.
+        """
         tool = self._registry.get(call.name)
-        if tool is None or tool.is_safe:
-            return Order.SAFE
-        return Order.LAST if tool.is_last else Order.UNSAFE
+        if tool is None or tool.name in self._reasons:
+            return None
+        try:
+            return tool, tool.parse(call.input)
+        except Exception:  # `answer` meets it again, and says what it is
+            return None
 
     async def answer(
         self,
@@ -73,7 +127,9 @@ class Pipeline:
         loop: Surroundings,
         emit: Emit | None = None,
         time_left: float | None = None,
-    ) -> Result:
+        turn_id: str = "",
+        begun: Callable[[], object] | None = None,
+    ) -> Answered:
         """The result of a call. Raises nothing but cancellation.
 
         Args:
@@ -81,65 +137,161 @@ class Pipeline:
             loop: what it runs in.
             emit: takes the call's events.
             time_left: seconds until the loop ends.
+            turn_id: of its turn.
+            begun: is called when the tool itself is about to run.
         """
         started = time.perf_counter()
+        use: Use | None = None
         try:
-            tool = self._enabled(call.name)
-            arguments = self._checked(tool, call)
-            context = Context(call.id, tool.entry, loop, emit, time_left)
-            outcome = await tool.run(context, arguments)
+            tool = self._enabled(call.name, loop)
+            context = Context(call.id, tool.entry, loop, emit, time_left, turn_id, tool.name)
+            arguments, given = await self._permitted(tool, call.input, context)
+            _take_off(context, started)
+            if begun is not None:
+                begun()
+            use = Use.of(tool, given, context)
+            outcome = await self._executed(tool, context, arguments, use)
         except (ToolError, SandboxError) as error:
             details = error.details if isinstance(error, ToolError) else None
-            return results.refusal(call, error.code, str(error), _since(started), details)
-        except Exception as error:
+            code, message = error.code, str(error)
+            return Answered(results.refusal(call, code, message, _since(started), details), (), use)
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                raise
             # On one line, and shown escaped: the exception may hold text of the box.
             trace = one_line("".join(traceback.format_exception(error)), MAX_TRACE)
             log.error("call %r of tool %r failed: %s", call.id, call.name, trace)
             message = f"The tool failed inside the executor ({type(error).__name__})."
-            return results.refusal(call, Code.INTERNAL, message, _since(started))
-        return results.result_of(call, outcome, _since(started))
+            return Answered(results.refusal(call, Code.INTERNAL, message, _since(started)), (), use)
+        return Answered(results.result_of(call, outcome, _since(started)), outcome.modifiers, use)
 
     # Stage 1.
-    def _enabled(self, name: str) -> Tool:
+    def _enabled(self, name: str, loop: Surroundings) -> Tool:
         tool = self._registry.get(name)
         if tool is None:
-            near = difflib.get_close_matches(name, self._names(), n=3)
-            hint = f"Did you mean {' or '.join(near)}?" if near else f"Tools: {self._list()}."
+            names = [known.name for known in self.enabled(loop)]
+            near = difflib.get_close_matches(name, names, n=3)
+            hint = f"Did you mean {' or '.join(near)}?" if near else f"Tools: {', '.join(names)}."
             raise ToolError(Code.UNKNOWN_TOOL, f"Unknown tool: {name}. {hint}")
-        reason = self._reasons.get(name)
+        reason = self._reason(tool, loop)
         if reason is not None:
-            raise ToolError(Code.DISABLED, f"{name} is disabled: {reason}. Tools: {self._list()}.")
+            names = [known.name for known in self.enabled(loop)]
+            raise ToolError(
+                Code.DISABLED, f"{name} is disabled: {reason}. Tools: {', '.join(names)}."
+            )
         return tool
 
-    def _names(self) -> list[str]:
-        return [tool.name for tool in self.enabled()]
+    # Stages 2 and 3. Nobody is asked about a call that can't be run.
+    async def _permitted(
+        self, tool: Tool, given: Mapping[str, Any], context: Context
+    ) -> tuple[BaseModel, Mapping[str, Any]]:
+        """The arguments that may run, checked and as given.
 
-    def _list(self) -> str:
-        return ", ".join(self._names())
+        They are a copy: what waits for a decision must not change meanwhile.
+        """
+        approved: str | None = None
+        is_approvers = False
+        for number in range(MAX_ROUNDS):
+            _refuse_whole(tool, context)
+            given = given if number else _own(tool, given)
+            arguments = tool.parse(given, is_approvers=is_approvers)
+            context.judged = None
+            if tool.prepare is not None and (more := await tool.prepare(context, arguments)):
+                given = {**given, **more}
+                arguments = tool.parse(given, is_approvers=is_approvers)
+            judgement = await judge(tool, arguments, context)
+            if judgement.verdict is Verdict.DENY:
+                raise _denied(tool, judgement)
+            if judgement.verdict is Verdict.ASK:
+                fingerprint = approvals.fingerprint(tool.name, given)
+                if approved != fingerprint:
+                    modified = await approvals.decide(tool, given, arguments, context, judgement)
+                    if modified is not None:
+                        given, approved = modified, approvals.fingerprint(tool.name, modified)
+                        is_approvers = True
+                        continue
+                    approved = fingerprint
+            if not self.hooks:
+                return arguments, given
+            replaced = await self.hooks.before(Use.of(tool, given, context))
+            if replaced is None:
+                return arguments, given
+            given, is_approvers = replaced, False
+        raise ToolError(
+            Code.REJECTED,
+            f"The arguments of {tool.name} were changed {MAX_ROUNDS} times by hooks or approvers "
+            "without an end; nothing was run.",
+        )
 
-    # Stages 2 and 3.
-    def _checked(self, tool: Tool, call: Call) -> Arguments:
-        verdict = decide(self._mode, tool.access, tool.canonical)
-        if verdict is Verdict.DENY:
-            raise ToolError(
-                Code.PERMISSION_DENIED,
-                f"{tool.name} is not allowed in {self._mode} mode, which changes nothing. "
-                "Read and search instead, and say what you would do.",
-            )
-        # Nobody is asked about a call that can't be run.
-        arguments = tool.parse(call.input)
-        if verdict is Verdict.ASK:
-            raise ToolError(
-                Code.APPROVAL_REQUIRED,
-                f"{tool.name} needs approval in {self._mode} mode, and there is no one to ask. "
-                f"It would be allowed by mode {self._allowing(tool)}.",
-                {"mode": self._mode.value, "allowed_by": self._allowing(tool)},
-            )
-        return arguments
+    # Stage 4.
+    async def _executed(
+        self, tool: Tool, context: Context, arguments: BaseModel, use: Use
+    ) -> Outcome:
+        if not self.hooks:
+            return await results.fitted(await tool.run(context, arguments), context)
+        try:
+            # Hooks see what the model will, not what was too long for it.
+            outcome = await results.fitted(await tool.run(context, arguments), context)
+        except BaseException as error:
+            for warning in await self.hooks.after_failure(use, error):
+                context.tell(Warned(message=warning, call_id=context.call_id))
+            raise
+        try:
+            notes, warnings = await self.hooks.after(use, outcome)
+        except asyncio.CancelledError as error:
+            error.args = (*error.args, Partial(outcome))  # it has run, and this is what it said
+            raise
+        for warning in warnings:
+            context.tell(Warned(message=warning, call_id=context.call_id))
+        return results.noted(outcome, notes)
 
-    def _allowing(self, tool: Tool) -> str:
-        edits = decide(Mode.ACCEPT_EDITS, tool.access, tool.canonical)
-        return (Mode.ACCEPT_EDITS if edits is Verdict.ALLOW else Mode.BYPASS).value
+
+def _take_off(context: Context, started: float) -> None:
+    """What the decision took is gone from the time that the loop has.
+
+    Raises:
+        ToolError: TIMEOUT, nothing is left of it.
+    """
+    if context.time_left is None:
+        return
+    context.time_left -= time.perf_counter() - started
+    if context.time_left <= 0:
+        text = "The loop's time was over before the call was permitted; nothing was run."
+        raise ToolError(Code.TIMEOUT, text)
+
+
+def _own(tool: Tool, given: Any) -> Any:
+    """The arguments, with nothing in them that anybody else can change.
+
+    Raises:
+        ToolError: INVALID_ARGUMENTS.
+    """
+    try:
+        return copy.deepcopy(given)
+    except RecursionError:
+        fault = "they are nested too deep"
+    except Exception as error:  # they are the host's own, and no JSON
+        fault = f"they are no JSON ({type(error).__name__})"
+    raise ToolError(Code.INVALID_ARGUMENTS, f"Invalid arguments for {tool.name}: {fault}.")
+
+
+def _refuse_whole(tool: Tool, context: Context) -> None:
+    """A deny rule for the whole tool comes before the look at its arguments."""
+    rules = context.session.rules
+    rule = rules.denies_whole(tool.name, tool.canonical) if rules.deny else None
+    if rule is not None:
+        raise ToolError(
+            Code.PERMISSION_DENIED,
+            f"{tool.name} is not allowed: the rule {rule} denies it.",
+            {"rule": rule},
+        )
+
+
+def _denied(tool: Tool, judgement: Judgement) -> ToolError:
+    details = {"rule": judgement.rule} if judgement.rule is not None else None
+    return ToolError(
+        Code.PERMISSION_DENIED, f"{tool.name} is not allowed: {judgement.reason}", details
+    )
 
 
 def _since(started: float) -> float:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
-from executor.model import MOUNT
+from executor.background import Background
+from executor.model import MOUNT, Artifact, Todo
+from executor.rules import Rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +21,14 @@ class Reading:
         hash: of the whole file when it was last read or written; None for huge files.
         through: line up to which it was shown without a gap, counted from line 1.
         whole: every byte was shown or written by the loop.
+        modified: when the file was modified as it was read, for messages only: what a change
+            rests on is the hash. None = the loop wrote it itself.
     """
 
     hash: str | None
     through: int = 0
     whole: bool = False
+    modified: str | None = None
 
 
 Identity: TypeAlias = tuple[Literal["key", "path"], str]
@@ -38,15 +44,48 @@ class Session:
 
     Attributes:
         cwd: where the last command ended, as seen inside the box.
+        shell: name of the shell that command lines are given to; None = the box has none.
         completed: the summary that the model gave to `complete_task`; None before.
+        mode: permission mode; plan mode changes it.
+        rules: what is allowed, asked and denied, whatever the mode says.
+        mode_before_plan: what leaving plan mode goes back to; None = not in plan mode.
+        submitted: the request that a plan waits for in somebody else's time; None = none.
+        todos: the model's own list.
+        artifacts: plans, specs and phases that it made.
+        queued: texts that tools want said in the host's next turn.
+        background: what goes on beside its calls.
+        validated: the last `validate` passed and nothing was changed since; None = none ran.
     """
 
     def __init__(self) -> None:
         self.cwd = MOUNT
+        self.shell: str | None = "bash"
         self.completed: str | None = None
+        self.mode = "bypass"
+        self.mode_before_plan: str | None = None
+        self.submitted: str | None = None
+        self.rules = Rules()
+        self.todos: tuple[Todo, ...] = ()
+        self.artifacts: list[Artifact] = []
+        self.queued: list[str] = []
+        self.background = Background()
+        self.validated: bool | None = None
+        self._running: set[asyncio.Task[None]] = set()
         self._files: dict[str, Identity] = {}
         self._reads: dict[Identity, Reading] = {}
         self._locks: WeakValueDictionary[Identity, asyncio.Lock] = WeakValueDictionary()
+
+    def keep_running(self, work: Coroutine[Any, Any, None]) -> None:
+        """Let this go on beside the calls; it is cancelled when the loop closes."""
+        task = asyncio.ensure_future(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def stop(self) -> None:
+        """Cancel what was kept running, and wait for its end."""
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
 
     def reading(self, path: str) -> Reading | None:
         """What was seen of the file; None if nothing was."""
@@ -70,6 +109,7 @@ class Session:
         last: int,
         more: bool,
         key: str | None = None,
+        modified: str | None = None,
     ) -> None:
         """Lines `first` to `last` were shown whole; `more` lines follow in the file.
 
@@ -83,17 +123,19 @@ class Session:
         if first <= through + 1:
             through = max(through, last)
             whole = whole or (not more and through == last)
-        self._note(path, key, Reading(digest, through, whole))
+        self._note(path, key, Reading(digest, through, whole, modified))
 
-    def knows(self, path: str, digest: str | None, key: str | None = None) -> None:
+    def knows(
+        self, path: str, digest: str | None, key: str | None = None, modified: str | None = None
+    ) -> None:
         """The loop read or wrote every byte of the file."""
-        self._note(path, key, Reading(digest, whole=True))
+        self._note(path, key, Reading(digest, whole=True, modified=modified))
 
     def edited(self, path: str, digest: str | None, key: str | None = None) -> None:
         """The loop changed the file: what it knew of it, it still knows."""
         before = self.same_file(path, key) or self.reading(path) or Reading(None)
         # Line numbers may have moved: a gapless reading has to start again.
-        self._note(path, key, replace(before, hash=digest, through=0))
+        self._note(path, key, replace(before, hash=digest, through=0, modified=None))
 
     def forget(self, path: str) -> None:
         """The file, or the directory with all in it, is gone.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -46,6 +46,9 @@ class Settings:
         image_reference: the image that a registry is asked for; `{release}` is replaced.
         registry_timeout: seconds that a registry has to give its first answer.
         terminal: kind of the person's terminal; empty where there is none.
+        model_key: key of the Messages API, for subagents; None = there is none.
+        model_url: its address; None = the usual one.
+        model_name: of the model that subagents ask where nothing else names one.
     """
 
     docker_host: str | None = None
@@ -60,6 +63,9 @@ class Settings:
     image_reference: str = _IMAGE_REFERENCE
     registry_timeout: float = _REGISTRY_TIMEOUT
     terminal: str = ""
+    model_key: str | None = field(default=None, repr=False)
+    model_url: str | None = None
+    model_name: str | None = None
 
     @classmethod
     def load(cls, environment: Mapping[str, str] | None = None) -> Settings:
@@ -83,10 +89,31 @@ class Settings:
             image_reference=reader.text("EXECUTOR_IMAGE_REFERENCE") or _IMAGE_REFERENCE,
             registry_timeout=reader.seconds("EXECUTOR_REGISTRY_TIMEOUT", _REGISTRY_TIMEOUT),
             terminal=reader.terminal("TERM"),
+            model_key=reader.text("ANTHROPIC_API_KEY") or None,
+            model_url=reader.text("ANTHROPIC_BASE_URL") or None,
+            model_name=reader.text("ANTHROPIC_MODEL") or None,
         )
         if reader.faults:
             raise ConfigError(reader.faults)
         return settings
+
+    def with_model(self, name: str | None) -> Settings:
+        """The same, and agents ask the model of this name.
+
+        Args:
+            name: None = as it is.
+
+        Raises:
+            ConfigError: there is no key to ask any model with.
+        """
+        if name is None:
+            return self
+        if self.model_key is None:
+            raise ConfigError(
+                "--model: no agent can ask it without a key; set ANTHROPIC_API_KEY, or leave "
+                "the option out"
+            )
+        return replace(self, model_name=name)
 
 
 class _Reader:

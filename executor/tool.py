@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import difflib
 import functools
 import json
-import posixpath
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from typing import Annotated, Any, Literal, Protocol, TypeAlias
 
 from pydantic import (
@@ -24,8 +25,24 @@ from pydantic_core import PydanticCustomError
 
 from executor.catalog import ToolEntry, ToolsetEntry
 from executor.errors import Code, ConfigError, ToolError
-from executor.model import MOUNT, Access, Block, Event, Limits
+from executor.model import (
+    MOUNT,
+    PLANS,
+    Access,
+    ApprovalAnswer,
+    ApprovalRequest,
+    Block,
+    Event,
+    Limits,
+    Progress,
+    Question,
+    Result,
+    Spilled,
+    plain,
+)
+from executor.paths import Added, Reach
 from executor.session import Session
+from executor.skills import Skill
 
 # ─── what comes in ──────────────────────────────────────────────────────────────────
 
@@ -77,7 +94,105 @@ class Arguments(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, populate_by_name=False)
 
 
+# ─── what a call is going to do ─────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class RunsCommand:
+    """A shell command line is run. What it does is read out of it by `executor.shell`.
+
+    Attributes:
+        text: the command line.
+        cwd: where it starts, as seen in the box, if it always starts there and does not
+            move the loop; None = it starts where the last one ended.
+    """
+
+    text: str
+    cwd: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunsCode:
+    """A program in another language is run; what it does is unknown."""
+
+    language: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Touches:
+    """A file, or a directory with everything in it, is read, written or deleted.
+
+    Attributes:
+        path: as `Context.path` gives it: below the worktree without a leading slash (the
+            root is ``""``), elsewhere in the box absolute.
+        how: what is done. `list` reads names only, no contents.
+        subtree: everything below the path, too.
+    """
+
+    path: str
+    how: Literal["read", "list", "write", "delete"]
+    subtree: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Contacts:
+    """A host is contacted."""
+
+    host: str
+    port: int | None = None
+
+
+Action: TypeAlias = RunsCommand | RunsCode | Touches | Contacts
+"""What permission rules are matched against, and what the order of a turn follows."""
+
+
+class Order(Enum):
+    """How a call may be ordered among the others of its turn."""
+
+    SAFE = auto()
+    """Changes nothing that others see: runs beside whatever it does not depend on."""
+    UNSAFE = auto()
+    """Changes something: one at a time, in order, and never around what touches the same."""
+    BARRIER = auto()
+    """Nothing passes it, in either direction."""
+    LAST = auto()
+    """Runs alone, after all others of the turn."""
+
+
 # ─── what goes out ──────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class FileRead:
+    """The loop has seen this file whole: it may be changed.
+
+    Attributes:
+        path: as `Context.path` gives it.
+        hash: content hash of what was seen.
+    """
+
+    path: str
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionGranted:
+    """This rule allows from now on, until the loop ends."""
+
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCommand:
+    """Text for the host's next turn; never executed by us."""
+
+    text: str
+
+
+Modifier: TypeAlias = FileRead | PermissionGranted | QueueCommand
+"""What a tool may change in its loop beside its result. Those of calls that ran together
+are applied in the order of the calls, after all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +200,16 @@ class Outcome:
     """What a tool has to say; the pipeline makes the call's result of it.
 
     Attributes:
-        content: what the model is shown, already within the tool's limit.
+        content: what the model is shown; what is over the tool's limit is cut and kept.
         structured: the same as data.
         is_error, code: the tool ran and what it ran has failed.
         truncated: something was left out of `content`.
         total_bytes: size of the whole output in bytes, where it is known.
         details: JSON-able facts.
+        spill: where the loop can read the whole output; None if it was not kept.
+        modifiers: changes of the loop.
+        is_fitted: it is within the tool's limit, and what is left out can be had by another
+            call or is kept already: nothing more is cut and kept of it.
     """
 
     content: str | list[Block]
@@ -100,6 +219,9 @@ class Outcome:
     truncated: bool = False
     total_bytes: int | None = None
     details: dict[str, Any] | None = None
+    spill: str | None = None
+    modifiers: tuple[Modifier, ...] = ()
+    is_fitted: bool = False
 
 
 # ─── what a tool works with ─────────────────────────────────────────────────────────
@@ -159,6 +281,93 @@ class Box(Operations, Protocol):
         """
 
 
+class Approver(Protocol):
+    """Whoever decides: a person, a program, a queue."""
+
+    async def approve(self, request: ApprovalRequest) -> ApprovalAnswer:
+        """Decide. It is cancelled when the request's time is over or the call is cancelled."""
+
+    async def answer(self, questions: Sequence[Question]) -> Mapping[str, Sequence[str]]:
+        """Answer questions of the model.
+
+        Returns:
+            question → the labels chosen, or free text.
+
+        Raises:
+            ToolError: REJECTED, nobody wants to answer; APPROVAL_REQUIRED, nobody can.
+        """
+
+
+class Peers(Protocol):
+    """The other loops of the tenant; see `executor.coordination.Member`."""
+
+    async def query(self, target: str, question: str, timeout: float) -> str:
+        """Ask another loop and wait for its answer, `timeout` seconds at most."""
+
+    async def share(self, targets: Sequence[str], kind: str, data: Any) -> None:
+        """Give data to other loops: to all of them, or to none."""
+
+
+class Spill(Protocol):
+    """Keeps outputs that are too long for the model where the loop can read them."""
+
+    @property
+    def most(self) -> int:
+        """Bytes of one output that are kept at the most."""
+
+    def holds(self, path: str) -> bool:
+        """It is there still: it was not dropped to make room."""
+
+    async def keep(
+        self, output: bytes | AsyncIterable[bytes], instead_of: str | None = None
+    ) -> Spilled | None:
+        """Keep a whole output; None if there is no place for it.
+
+        Args:
+            output: all of it, or its pieces, each taken when the one before is written. Of
+                bytes that are too many beginning and end are kept, of pieces the beginning.
+            instead_of: path of one that is no longer needed when this one is there.
+
+        Raises:
+            Exception: whatever the pieces' maker raises; nothing is kept then.
+        """
+
+
+class Agents(Protocol):
+    """Starts agents below this one."""
+
+    def types(self) -> Mapping[str, str]:
+        """Name → description of the kinds of agents that may be started."""
+
+    async def run(self, context: Context, given: Any) -> Outcome:
+        """Start an agent, or go on with one; see `executor.tools.agents`."""
+
+
+class Called(Protocol):
+    """What a call that a tool made came to."""
+
+    @property
+    def result(self) -> Result:
+        """For the model, but it is the tool's to show it."""
+
+    @property
+    def modifiers(self) -> tuple[Modifier, ...]:
+        """What it changes in the loop, once the tool's own outcome has them, too."""
+
+
+class MakeCall(Protocol):
+    """Answers a call that a tool makes for its own."""
+
+    async def __call__(self, context: Context, canonical: str, given: Mapping[str, Any]) -> Called:
+        """Permitted, asked about, seen by hooks and run as a call of the model's.
+
+        Args:
+            context: of the call that makes it.
+            canonical: name of the tool in the catalog.
+            given: its arguments, as the loop's toolset has them.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What all calls of one loop share.
@@ -172,6 +381,26 @@ class Surroundings:
         roots: paths of the worktree on the host, as a host's prompt may name them.
         box: runs the operations.
         seccomp: profile of system calls of its box.
+        tenant: whose loop it is.
+        approver: who decides and answers; None = nobody can be asked.
+        approval_timeout: seconds that a decision may take.
+        peers: the other loops; None = there are none.
+        spill: keeps long outputs; None = they are not kept.
+        agents: starts subagents; None = there are none.
+        text_only: images are described, not sent.
+        leader: who decides on plans in their own time; None = the approver does, at once.
+        prompts: what commands a plan's prompts stand for, as permission rules.
+        require_validation: the task can be completed only after `validate` passed.
+        agent_id, depth, chain_id: see `LoopSpec`.
+        state: a place of their own for tools that a user registered, by any key.
+        added: directories that the loop has beside its worktree.
+        runtime: name of the engine's runtime for its boxes; None = the engine's default.
+        read_only: its worktree can't be changed.
+        skills: those that the user trusts, by name.
+        worktree_skills: it has those of its worktree, too.
+        call: answers a call that a tool makes, through all stages; None = none can be made.
+        reads_tasks: it has the tool that reads background tasks; without it none is started.
+        reach: which paths of the box its tools take.
     """
 
     exec_id: str
@@ -182,6 +411,39 @@ class Surroundings:
     roots: tuple[str, ...]
     box: Box
     seccomp: str = "standard"
+    tenant: str = "default"
+    approver: Approver | None = None
+    approval_timeout: float = 600.0
+    peers: Peers | None = None
+    spill: Spill | None = None
+    agents: Agents | None = None
+    text_only: bool = False
+    leader: Approver | None = None
+    prompts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    require_validation: bool = False
+    agent_id: str | None = None
+    depth: int = 0
+    chain_id: str = ""
+    state: dict[str, Any] = field(default_factory=dict)
+    added: tuple[Added, ...] = ()
+    runtime: str | None = None
+    read_only: bool = False
+    skills: Mapping[str, Skill] = field(default_factory=dict)
+    worktree_skills: bool = False
+    call: MakeCall | None = None
+    reads_tasks: bool = True
+
+    reach: Reach = field(init=False)
+
+    def __post_init__(self) -> None:
+        is_box = self.toolset.reach == "box"
+        reach = Reach(self.roots, self.added, self.plan_file, is_box)
+        object.__setattr__(self, "reach", reach)
+
+    @property
+    def plan_file(self) -> str:
+        """Where the loop writes its plan, as seen in the box."""
+        return f"{PLANS}/{self.exec_id}.md"
 
 
 @dataclass(slots=True)
@@ -194,6 +456,13 @@ class Context:
         loop: what all calls of the loop share.
         emit: takes events of the call; None = nobody listens.
         time_left: seconds until the loop ends; None = it has no end.
+        turn_id: the same for all calls of one turn.
+        tool: name of the tool as the model calls it.
+        grant: allows what a rule names until the loop ends; raises ConfigError on a bad rule.
+        judged: path → the agent's mark of what was there when the call was judged.
+        rules: what the agent holds the call to where it opens files, besides what the rules
+            deny to the whole loop; None = nothing.
+        is_trial: it ends, by `Tried`, where it would change a file.
     """
 
     call_id: str
@@ -201,6 +470,41 @@ class Context:
     loop: Surroundings
     emit: Callable[[Event], None] | None = None
     time_left: float | None = None
+    turn_id: str = ""
+    tool: str = ""
+    grant: Callable[[str], None] | None = None
+    judged: dict[str, str] | None = None
+    rules: dict[str, Any] | None = None
+    is_trial: bool = False
+
+    def judge(self, path: str, mark: str) -> None:
+        """Note what a judgement rests on: what was at a path; empty = nothing."""
+        self.judged = {**(self.judged or {}), path: mark}
+
+    def bound(self, path: str) -> dict[str, str]:
+        """Arguments that bind a `write`, `move` or `delete` to what the call was judged by.
+
+        The agent refuses it with CONFLICT if something else is at the path by then.
+        """
+        if self.judged is None or path not in self.judged:
+            return {}
+        return {"judged": self.judged[path]}
+
+    def tell(self, event: Event) -> None:
+        """Tell whoever listens."""
+        if self.emit is not None:
+            self.emit(event)
+
+    def progress(
+        self, message: str, current: float | None = None, total: float | None = None
+    ) -> None:
+        """Tell how far the call is; see `Progress`."""
+        self.tell(Progress(call_id=self.call_id, message=message, current=current, total=total))
+
+    @property
+    def cwd(self) -> str:
+        """Where the next command starts, as seen in the box."""
+        return self.session.cwd
 
     @property
     def session(self) -> Session:
@@ -208,15 +512,55 @@ class Context:
         return self.loop.session
 
     def path(self, text: str) -> str:
-        """A path as the model wrote it → the worktree path; the root is ``""``.
+        """A path that a model wrote, of something to be read → the path as tools name it.
 
-        Absolute paths below `/workspace`, or below the worktree's place on the host, are
-        translated as text; nothing is looked up.
+        Below the worktree it has no leading slash, and the root is ``""``; elsewhere in the
+        box it is absolute. Absolute paths below `/workspace`, or below the worktree's place
+        on the host, are translated as text; nothing is looked up.
 
         Raises:
-            ToolError: INVALID_PATH, it leads out of the worktree or is no path at all.
+            ToolError: INVALID_PATH, the loop's tools have nothing to do there, or it is no
+                path at all.
         """
-        return worktree_path(text, self.loop.roots)
+        return self.loop.reach.to_read(text, self._base)
+
+    def path_to_write(self, text: str) -> str:
+        """The same for something to be made, changed or deleted.
+
+        Raises:
+            ToolError: INVALID_PATH; PERMISSION_DENIED, it is only for reading.
+        """
+        path = self.loop.reach.to_write(text, self._base)
+        if self.loop.read_only and not path.startswith("/"):
+            raise ToolError(
+                Code.PERMISSION_DENIED,
+                f"The path {text!r} can't be changed: the worktree is read-only here. Say in your "
+                "answer what should be changed.",
+            )
+        return path
+
+    @property
+    def _base(self) -> str:
+        """Where a relative path of a file begins."""
+        return self.cwd if self.loop.toolset.relative_to == "cwd" else MOUNT
+
+    @property
+    def seconds(self) -> float:
+        """How long one operation may take."""
+        seconds = self.entry.timeout_ms / 1000
+        return seconds if self.time_left is None else min(seconds, self.time_left)
+
+    def shown(self, path: str) -> str:
+        """A path as tools name it → as the model is shown it in this toolset.
+
+        Args:
+            path: as `path` gives it; of a worktree's file, or absolute.
+        """
+        if path.startswith("/"):
+            return path
+        if self.loop.toolset.shown == "relative":
+            return path or "."
+        return f"{MOUNT}/{path}" if path else MOUNT
 
     async def ask(self, op: str, arguments: dict[str, Any], body: bytes = b"") -> Answer:
         """One operation of the agent, ended when the tool's time is over.
@@ -228,55 +572,47 @@ class Context:
 
         Raises:
             ToolError: the operation failed, or took longer than the catalog allows.
+            Tried: the call is a trial, and the operation would have changed something.
         """
         await self.loop.box.ready()
-        seconds = self.entry.timeout_ms / 1000
-        if self.time_left is not None and self.time_left < seconds:
-            seconds = self.time_left
+        ends_trial = self.is_trial and op in _CHANGES
+        if ends_trial:
+            arguments = {**arguments, "trial": True}
+        if self.loop.toolset.reach == "box":
+            arguments = {**arguments, "reach": "box"}
+        if self.rules is not None:
+            arguments = {**arguments, "rules": self.rules}
+        seconds = self.seconds
         try:
-            return await self.loop.box.request(op, arguments, body, timeout=seconds)
+            answer = await self.loop.box.request(op, arguments, body, timeout=seconds)
         except ToolError as error:
             if error.code is not Code.TIMEOUT:
                 raise
             text = f"Timed out after {round(seconds * 1000)}ms. Try less at a time."
             raise ToolError(Code.TIMEOUT, text) from None
+        if ends_trial:
+            raise Tried
+        return answer
 
 
-def worktree_path(text: str, roots: Iterable[str]) -> str:
-    """See `Context.path`.
-
-    Args:
-        text: as the model wrote it.
-        roots: other names of the worktree's root than `/workspace`.
-    """
-    if "\0" in text:
-        raise _invalid_path("The path holds a NUL character, which no file name can")
-    path = text
-    if path.startswith("/"):
-        path = posixpath.normpath("/" + path.lstrip("/"))
-        for root in (*roots, MOUNT):
-            if path == root:
-                return ""
-            if path.startswith(root + "/"):
-                return path[len(root) + 1 :]
-        shown = "" if any(root in text for root in roots) else f" {text!r}"
-        raise _invalid_path(f"The path{shown} is outside the worktree")
-    path = posixpath.normpath(path) if path else "."
-    if path == ".." or path.startswith("../"):
-        raise _invalid_path(f"The path {text!r} leads out of the worktree")
-    return "" if path == "." else path
+_CHANGES = frozenset({"write", "edit", "edit_notebook", "delete", "move"})
+"""Operations that change files."""
 
 
-def _invalid_path(reason: str) -> ToolError:
-    return ToolError(
-        Code.INVALID_PATH,
-        f"{reason}. The root is {MOUNT}: use a path relative to it, for example src/main.py.",
-    )
+class Tried(Exception):
+    """A trial has come to where the call would change a file: nothing stands against it."""
 
 
 # ─── the tool ───────────────────────────────────────────────────────────────────────
 
 Run: TypeAlias = Callable[[Context, Any], Awaitable[Outcome]]
+Actions: TypeAlias = Callable[[Context, Any], Sequence[Action]]
+Prepare: TypeAlias = Callable[[Context, Any], Awaitable[Mapping[str, Any]]]
+
+
+def no_actions(context: Context, given: Any) -> Sequence[Action]:
+    """Of a tool that touches nothing but the loop's own memory."""
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,39 +627,82 @@ class Tool:
         run: does the work.
         canonical: name of the tool in the catalog.
         entry: the catalog's entry.
-        is_safe: changes nothing, so it may run together with its neighbours.
-        is_last: runs after all other calls of its turn.
+        order: how a call is ordered in its turn, where its actions don't say more.
+        actions: what a call with these arguments is going to do.
+        output_schema: JSON Schema of `Outcome.structured`; None = it has none.
+        show_use: a call in one line, for people; None = its name and arguments.
+        unavailable: why a loop does not have the tool; None = it has it.
+        mutates: it may change the worktree; None = as its access says.
+        describe: the description, made for one loop; None = `description` is it.
+        approved_arguments: checks arguments that an approver gave instead of the model's, if
+            they may be more than those.
+        prepare: what it adds to the arguments by what it finds in the box, before the call is
+            judged: so rules, approvers and hooks see what will run.
+        can_be_tried: all that it changes are files, by operations of the agent that can be
+            tried; see `refuse_early`.
     """
 
     name: str
     description: str
     schema: Mapping[str, Any]
-    arguments: type[Arguments]
+    arguments: type[BaseModel]
     run: Run
     canonical: str
     entry: ToolEntry
-    is_safe: bool = False
-    is_last: bool = False
+    order: Order = Order.UNSAFE
+    actions: Actions = no_actions
+    output_schema: Mapping[str, Any] | None = None
+    show_use: Callable[[Any], str] | None = None
+    unavailable: Callable[[Surroundings], str | None] | None = None
+    mutates: bool | None = None
+    describe: Callable[[Surroundings], str] | None = None
+    approved_arguments: type[BaseModel] | None = None
+    prepare: Prepare | None = None
+    can_be_tried: bool = False
+
+    async def refuse_early(self, context: Context, arguments: BaseModel) -> None:
+        """Refuse a call that would be refused when it runs, before anybody is asked about it.
+
+        Raises:
+            ToolError: as running it would. Nothing was changed in either case.
+        """
+        if self.can_be_tried:
+            with contextlib.suppress(Tried):
+                await self.run(replace(context, is_trial=True), arguments)
 
     @property
     def access(self) -> Access:
         """What the tool touches."""
         return self.entry.access
 
-    def parse(self, given: Any) -> Arguments:
+    @property
+    def is_mutating(self) -> bool:
+        """A successful call may have changed the worktree."""
+        if self.mutates is not None:
+            return self.mutates
+        return self.access in (Access.WRITE, Access.EXEC)
+
+    def parse(self, given: Any, *, is_approvers: bool = False) -> BaseModel:
         """Arguments as the model gave them → checked ones.
 
         Null for an optional argument counts as absent; `create_dirs` counts as
         `createDirs`.
+
+        Args:
+            given: the arguments.
+            is_approvers: it was an approver who gave them.
 
         Raises:
             ToolError: INVALID_ARGUMENTS, with every fault and the names of the fields.
         """
         if not isinstance(given, Mapping):
             raise self._refusal([("input", "must be an object of arguments")])
-        spelled = _SPELLINGS.get(self.arguments)
+        arguments = self.arguments
+        if is_approvers and self.approved_arguments is not None:
+            arguments = self.approved_arguments
+        spelled = _SPELLINGS.get(arguments)
         if spelled is None:
-            spelled = _SPELLINGS[self.arguments] = _spellings(self.arguments)
+            spelled = _SPELLINGS[arguments] = _spellings(arguments)
         if spelled and not spelled.keys().isdisjoint(given):
             given = self._respelled(given, spelled)
         if None in given.values():
@@ -334,7 +713,7 @@ class Tool:
                 if value is not None or name in required
             }
         try:
-            return self.arguments.model_validate(given)
+            return arguments.model_validate(given)
         except ValidationError as error:
             raise self._refusal([self._fault(item) for item in error.errors()]) from None
 
@@ -363,12 +742,13 @@ class Tool:
         return name, _fault_text(item)
 
 
-_SPELLINGS: dict[type[Arguments], dict[str, str]] = {}
+_SPELLINGS: dict[type[BaseModel], dict[str, str]] = {}
 
 
-def _spellings(arguments: type[Arguments]) -> dict[str, str]:
+def _spellings(arguments: type[BaseModel]) -> dict[str, str]:
     """snake_case spelling → the shown one, for the arguments shown in camelCase."""
-    shown = [info.alias for info in arguments.model_fields.values() if info.alias is not None]
+    aliases = [info.alias or "" for info in arguments.model_fields.values()]
+    shown = [alias for alias in aliases if alias.isidentifier()]
     return {_snake(name): name for name in shown if _snake(name) != name}
 
 
@@ -386,11 +766,16 @@ _FAULTS = {
     "bool_type": "must be true or false",
     "list_type": "must be a list",
     "dict_type": "must be an object",
+    "model_type": "must be an object",
     "literal_error": "must be one of {expected}",
     "greater_than_equal": "must be {ge} or more",
     "less_than_equal": "must be {le} or less",
     "greater_than": "must be more than {gt}",
     "finite_number": "must be a finite number",
+    "too_short": "must have {min_length} or more entries",
+    "too_long": "must have {max_length} or fewer entries",
+    "string_too_short": "must have {min_length} or more characters",
+    "string_too_long": "must have {max_length} or fewer characters",
 }
 
 
@@ -398,9 +783,14 @@ def _fault_text(item: Any) -> str:
     text = _FAULTS.get(item["type"])
     if text is None:
         return str(item["msg"])
-    text = text.format_map({**item.get("ctx", {})})
+    bounds = item.get("ctx", {})
+    text = text.format_map(
+        {key: plain(at) if isinstance(at, float) else at for key, at in bounds.items()}
+    )
     if item["type"] in ("missing", "string_unicode"):
         return text
+    if item["type"].endswith(("too_short", "too_long")):
+        return f"{text}, not {len(item['input'])}"
     return f"{text}, not {_named(item['input'])}"
 
 
@@ -414,32 +804,69 @@ def _named(value: Any) -> str:
     return "a list" if isinstance(value, list) else "an object"
 
 
-def schema_of(arguments: type[Arguments]) -> dict[str, Any]:
-    """The JSON Schema that models are shown: no titles, no nulls, no defaults."""
+def schema_of(arguments: type[BaseModel]) -> dict[str, Any]:
+    """The JSON Schema that models are shown: no titles, no nulls, no defaults, no references."""
     return copy.deepcopy(_made_schema(arguments))
 
 
 @functools.cache
-def _made_schema(arguments: type[Arguments]) -> dict[str, Any]:
-    """Made once: it takes pydantic longer than an engine takes to answer."""
+def _made_schema(arguments: type[BaseModel]) -> dict[str, Any]:
+    """Made once: it takes pydantic longer than an engine takes to answer.
+
+    Raises:
+        ConfigError: the model refers to itself, for which a schema needs references.
+    """
     raw = arguments.model_json_schema(by_alias=True)
-    schema: dict[str, Any] = {
-        "type": "object",
-        "properties": {name: _plain(part) for name, part in raw["properties"].items()},
-    }
-    if raw.get("required"):
-        schema["required"] = raw["required"]
-    schema["additionalProperties"] = False
-    return schema
+    made = _own_docstring_left_out(_plain(raw, raw.get("$defs", {})))
+    return {**made, "properties": made.get("properties", {})}
 
 
-def _plain(part: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {key: value for key, value in part.items() if key not in ("title", "default", "anyOf")}
-    for choice in part.get("anyOf", ()):
-        if choice.get("type") != "null":
-            kept = {**choice, **kept}
-    first: dict[str, Any] = {key: kept[key] for key in ("type", "description") if key in kept}
-    return {**first, **kept}
+_UNSHOWN = ("title", "default", "anyOf", "$ref", "$defs", "discriminator")
+_SCHEMAS = ("items", "additionalProperties")
+_LISTS = ("prefixItems", "oneOf", "allOf")
+_NAMED_SCHEMAS = ("properties", "patternProperties")
+
+
+def _plain(part: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """One schema, with what it refers to in its place.
+
+    Args:
+        part: of the raw schema.
+        known: what references lead to, by the last part of their name.
+    """
+    kept = {key: value for key, value in part.items() if key not in _UNSHOWN}
+    choices = [_plain(one, known) for one in part.get("anyOf", ()) if one.get("type") != "null"]
+    if len(choices) == 1:
+        kept = {**choices[0], **kept}
+    elif choices:
+        kept["anyOf"] = choices
+    if "$ref" in part:
+        kept = {**_referred(part["$ref"].rpartition("/")[2], known), **kept}
+    for key, value in kept.items():
+        if key in _SCHEMAS and isinstance(value, Mapping):
+            kept[key] = _plain(value, known)
+        elif key in _LISTS:
+            kept[key] = [_plain(one, known) for one in value]
+        elif key in _NAMED_SCHEMAS:
+            kept[key] = {name: _plain(one, known) for name, one in value.items()}
+    order = ("type", "description", "properties", "required")
+    first = {key: kept[key] for key in order if kept.get(key)}
+    return {**first, **{key: value for key, value in kept.items() if key not in order}}
+
+
+def _referred(name: str, known: Mapping[str, Any]) -> dict[str, Any]:
+    if name not in known:
+        raise ConfigError(
+            f"the model {name} refers to itself, which no schema without references can say; "
+            "give it a bounded depth"
+        )
+    others = {key: value for key, value in known.items() if key != name}
+    return _own_docstring_left_out(_plain(known[name], others))
+
+
+def _own_docstring_left_out(schema: Mapping[str, Any]) -> dict[str, Any]:
+    # pydantic takes a model's docstring, which is for readers of the code.
+    return {key: value for key, value in schema.items() if key != "description"}
 
 
 # ─── the registry ───────────────────────────────────────────────────────────────────
@@ -471,8 +898,10 @@ class Registry:
             replace: take the place of a tool of the same name.
 
         Raises:
-            ConfigError: the name is taken; names both tools.
+            ConfigError: the name is taken; names both tools. Or it is no tool.
         """
+        if not isinstance(tool, Tool):
+            raise ConfigError(f"{tool!r} is no tool; make one of it with custom_tool")
         other = self._tools.get(tool.name)
         if other is not None and not replace:
             raise ConfigError(

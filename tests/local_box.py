@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
+import secrets
 import shutil
 import sys
 from collections.abc import AsyncIterator
@@ -18,7 +20,17 @@ from executor.errors import SandboxError
 from executor.sandbox.box import Sandbox
 from executor.sandbox.connection import Connection
 
+
+def _library() -> str:
+    """The PDFium that is installed with the tests."""
+    found = importlib.util.find_spec("pypdfium2_raw")
+    assert found is not None, "the package pypdfium2 is installed with the tests"
+    assert found.origin is not None
+    return str(Path(found.origin).with_name("libpdfium.so"))
+
+
 AGENT = Path(executor.agent.__file__).parent
+PDF = (sys.executable, _library())
 RIPGREP = shutil.which("rg", path=str(Path(sys.executable).parent))
 
 
@@ -74,8 +86,10 @@ async def open_local_box(root: Path, scratch: Path, lease: float = 30.0) -> Asyn
                 "lease": lease,
                 "root": str(root),
                 "scratch": str(scratch),
-                "box": "local",
+                # Processes are told apart by it, and others may run these tests beside.
+                "box": f"local-{secrets.token_hex(4)}",
                 "ripgrep": RIPGREP,
+                "pdf": PDF,
                 "environment": {
                     "PATH": "/usr/local/bin:/usr/bin:/bin",
                     "HOME": str(scratch),

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from executor.catalog import load
-from executor.controller import Controller, Loop, OpenBox, Opener
+from executor.catalog import Catalog, load
+from executor.controller import Controller
+from executor.lane import OpenBox, Opener
+from executor.loop import Loop
 from executor.model import Call, Event, Limits, LoopSpec, Result
 from executor.settings import Settings
 from tests.conftest import LIMITS, make_worktree, open_docker_box
@@ -56,7 +58,7 @@ class Work:
     opened: list[OpenBox] = field(default_factory=list)
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
-    def call(self, name: str, **given: Any) -> Result:
+    def call(self, name: str, /, **given: Any) -> Result:
         """The result of one call."""
         return self.thread.run(self.loop.execute(self.make(name, given)))
 
@@ -108,8 +110,19 @@ def open_work(
     directory: Path,
     limits: Limits = LIMITS,
     change: Callable[[LoopSpec], LoopSpec] = lambda spec: spec,
+    catalog: Catalog | None = None,
+    **company: Any,
 ) -> Iterator[Work]:
-    """A loop over `directory/worktree`; gone at the end."""
+    """A loop over `directory/worktree`; gone at the end.
+
+    Args:
+        kind: `local` or `docker`.
+        directory: for the worktree and all else.
+        limits: of the loop.
+        change: makes another specification of the usual one.
+        catalog: None = the packaged one.
+        company: more for the controller: tools, hooks, approver.
+    """
     root = make_worktree(directory / "worktree")
     spec = change(LoopSpec(worktree=root, limits=limits, exec_id="test"))
     opened: list[OpenBox] = []
@@ -117,8 +130,9 @@ def open_work(
         controller = thread.enter(
             Controller(
                 replace(Settings.load(), state_directory=directory / "state"),
-                load(),
+                catalog if catalog is not None else load(),
                 opener=noted(opened, opener(kind, directory)),
+                **company,
             )
         )
         loop = thread.enter(controller.open(spec))

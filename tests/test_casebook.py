@@ -20,6 +20,7 @@ from executor.errors import Code
 from executor.model import Result
 from tests.conftest import LIMITS
 from tests.loops import Work, open_work
+from tests.pictures import LOCKED, PNG, pdf
 
 PROMPT = 2.0
 """Seconds that "promptly" means."""
@@ -271,18 +272,38 @@ def test_b25_beyond_the_end_and_empty_are_told_apart(work: Work) -> None:
 
 
 def test_b27_images_are_never_guessed_from_names(work: Work) -> None:
-    """Text named .png is text; an image named .jpg, a cut one and binary data are errors."""
+    """Text named .png is text, a PNG named .jpg a PNG; a cut one and binary data are errors."""
     work.write("x.png", "<svg/>")
     assert work.call("read_file", path="x.png").content == "     1│<svg/>"
-    png = b"\x89PNG\r\n\x1a\n" + b"\0" * 30
-    for name, data in (("x.jpg", png), ("cut.png", png[:12]), ("t.txt", b"a\0b")):
+    work.write("x.jpg", PNG)
+    content = work.call("read_file", path="x.jpg").content
+    assert isinstance(content, list)
+    assert content[0]["source"]["media_type"] == "image/png"
+    for name, data in (("cut.png", PNG[: len(PNG) // 2]), ("t.txt", b"a\0b")):
         work.write(name, data)
         result = work.call("read_file", path=name)
-        assert result.code is Code.UNSUPPORTED, result.content
+        assert result.code in (Code.EXECUTION_ERROR, Code.UNSUPPORTED), result.content
         assert isinstance(result.content, str)
     assert "3 bytes" in str(work.call("read_file", path="t.txt").content)
     work.write("e.png", "")
-    assert work.call("read_file", path="e.png").content == "empty (0 bytes)"
+    empty = work.call("read_file", path="e.png")
+    assert (empty.code, "empty (0 bytes)" in str(empty.content)) == (Code.EXECUTION_ERROR, True)
+
+
+def test_b30_damaged_and_locked_pdf_files_are_typed(work: Work) -> None:
+    """Damaged, locked and long PDF files are told apart; the loop goes on."""
+    for name, data, code, said in (
+        ("d.pdf", b"%PDF-1.4\ngarbage", Code.EXECUTION_ERROR, "damaged"),
+        ("p.pdf", pdf("x", trailer=LOCKED), Code.UNSUPPORTED, "a password is needed"),
+        ("l.pdf", pdf(*"x" * 500), Code.TOO_LARGE, "500 pages; at most 20 can be shown"),
+    ):
+        work.write(name, data)
+        result = work.call("read_file", path=name)
+        assert result.code is code, result.content
+        assert said in str(result.content)
+    content = work.call("read_file", path="l.pdf", pages="499-500").content
+    assert isinstance(content, list)
+    assert [block["type"] for block in content] == ["text", "image"] * 2
 
 
 def test_b28_one_line_of_a_huge_file_is_quick(work: Work) -> None:

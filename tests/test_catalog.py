@@ -44,9 +44,9 @@ def test_loop_types_name_only_tools_that_exist() -> None:
     """Every loop type's list holds known tools, and the plan type has no commands."""
     catalog = load()
     assert set(catalog.loop_types) == {"plan", "spec", "phase", "code"}
-    for tools in catalog.loop_types.values():
+    for tools in (kind.tools for kind in catalog.loop_types.values()):
         assert set(tools) <= set(catalog.tools)
-    assert "run_command" not in catalog.loop_types["plan"]
+    assert "run_command" not in catalog.loop_types["plan"].tools
 
 
 def test_user_file_overrides_key_by_key() -> None:
@@ -67,7 +67,8 @@ def test_a_catalog_of_the_seed_loads_unchanged() -> None:
         'description = "Run build command"\n'
     )
     assert catalog.tools["read_file"].description == "Read file contents with line numbers"
-    assert "build" not in catalog.tools
+    build = catalog.tools["build"]
+    assert (build.description, build.timeout_ms) == ("Run build command", 600_000)
 
 
 def test_all_faults_are_reported_at_once() -> None:
@@ -105,7 +106,10 @@ def test_all_faults_are_reported_at_once() -> None:
         ("[tools.grep]\ntimeout_ms = '9'\n", "timeout_ms: is text; write a whole number"),
         ("[loop_types.x]\n", "loop_types.x.tools: is missing; add it"),
         ("[loop_types.x]\ntools = []\n", "loop_types.x.tools: is empty; name at least one"),
-        ("[loop]\ntoolset = 'fancy'\n", "loop.toolset: there is no 'fancy'; known: standard"),
+        (
+            "[loop]\ntoolset = 'fancy'\n",
+            "loop.toolset: there is no 'fancy'; known: claude-code, loom, standard",
+        ),
         ("[loop]\nmode = 'yolo'\n", "loop.mode: is 'yolo'; write"),
         ("[loop]\nworktree = '/'\n", "loop.worktree: unknown key"),
         ("[tools.glob]\nkeep = 'end'\n", "tools.glob.keep: has no effect for this tool"),
@@ -126,6 +130,16 @@ def test_a_missing_file_is_a_fault(tmp_path: Path) -> None:
         load(tmp_path / "none.toml")
 
 
+def test_directories_of_the_user_may_begin_with_a_tilde(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a shell would resolve it, which the file does not pass through."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    user = "[loop]\nadd_dirs = ['~/data:rw']\nskills = ['~/skills']\n"
+    spec = with_user_file(user).loop_spec("w")
+    assert (spec.add_dirs, spec.skills) == ((f"{tmp_path}/data:rw",), (f"{tmp_path}/skills",))
+
+
 def test_loop_spec_takes_defaults_and_lets_given_values_win() -> None:
     """`[loop]` gives the defaults; what is given wins; None means not given."""
     catalog = with_user_file("[loop]\ncpus = 1\n[loop.environment]\nA = '1'\nB = '2'\n")
@@ -140,7 +154,7 @@ def test_a_specification_is_checked_against_the_catalog() -> None:
     spec = load().loop_spec(".", toolset="nope", loop_type="plam")
     faults = load().faults(spec)
     assert faults == [
-        "toolset: there is no 'nope'; known: standard",
+        "toolset: there is no 'nope'; known: claude-code, loom, standard",
         "loop_type: there is no 'plam'; did you mean plan?",
     ]
 
@@ -151,5 +165,6 @@ def test_a_default_timeout_is_at_most_the_longest() -> None:
     assert "9999 seconds is more than the 600 that max_timeout_ms of run_c" in fault
     assert load().faults(load().loop_spec(".", call_timeout=600)) == []
     longer = "[tools.{}]\nmax_timeout_ms = 10000000\n"
-    user = longer.format("run_command") + longer.format("run_code")
+    commands = [name for name, tool in load().tools.items() if tool.max_timeout_ms is not None]
+    user = "".join(map(longer.format, commands))
     assert with_user_file(user).faults(load().loop_spec(".", call_timeout=9999)) == []

@@ -6,6 +6,7 @@ import base64
 import fcntl
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,9 +20,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from executor import toolsets
+from executor.catalog import load
 from executor.errors import Code
 from executor.frontends.lines import Item, Iteration, Lines
 from executor.model import Call, Result
+from tests import pictures
 from tests.conftest import make_worktree
 
 SECONDS = 120
@@ -370,6 +374,15 @@ def test_a_closed_stdin_is_an_empty_one(program: Program) -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
+def test_version_prints_name_and_version(program: Program) -> None:
+    """`--version` is one line, needs no engine and no configuration, and ends with 0."""
+    code, out, err = program.run("--version", DOCKER_HOST="unix:///none", XDG_CONFIG_HOME="/none")
+    assert (code, err) == (0, "")
+    assert re.fullmatch(r"executor \d+\.\d+\.\d+\S*\n", out)
+    done = program.into_full_disk("--version")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+
+
 def test_help_that_has_no_place_is_one_sentence(program: Program) -> None:
     """A full disk under `--help` is said like one under results."""
     done = program.into_full_disk("--help")
@@ -636,15 +649,82 @@ def test_tools_prints_definitions(program: Program, format: str, key: str) -> No
     """`tools` prints the definitions in the form of each API, without an engine."""
     code, out, _ = program.run("tools", "--format", format, DOCKER_HOST="unix:///none")
     definitions = json.loads(out)
-    assert code == 0 and len(definitions) == 11
-    assert all(key in definition for definition in definitions)
+    assert code == 0 and all(key in definition for definition in definitions)
+    names = [one.get("name") or one["function"]["name"] for one in definitions]
+    # In the order of the toolset.
+    assert names == list(toolsets.registry("standard", load()).list())
+
+
+def test_tools_says_what_openai_would_refuse(program: Program, tmp_path: Path) -> None:
+    """A description that is longer than OpenAI takes is told, with the key that shortens it."""
+    _, out, told = program.run("tools", "--format", "openai", "--toolset", "claude-code")
+    functions = [one["function"] for one in json.loads(out)]
+    for name, size in ((one["name"], len(one["description"])) for one in functions):
+        assert (f"the description of {name} has {size} characters" in told) == (size > 1024)
+    assert "[tools.run_command] description" in told
+    catalog = tmp_path / "catalog.toml"
+    catalog.write_text("[tools.run_command]\ndescription = 'Run a command.'\n")
+    given = ("--format", "openai", "--toolset", "claude-code", "--config", str(catalog))
+    assert "description of Bash" not in program.run("tools", *given)[2]
+
+
+def test_tools_are_those_of_a_run(program: Program, tmp_path: Path) -> None:
+    """With a model's key there are agents, with skills the tool for them, each with its list."""
+    reasons = _reasons(program)
+    assert "ANTHROPIC_API_KEY" in reasons["Task"] and "--skills" in reasons["Skill"]
+    (tmp_path / "skills" / "review").mkdir(parents=True)
+    (tmp_path / "skills" / "review" / "SKILL.md").write_text("---\ndescription: x\n---\nReview.\n")
+    given = ["--toolset", "claude-code", "--skills", str(tmp_path / "skills")]
+    _, out, _ = program.run("tools", *given, ANTHROPIC_API_KEY="key")
+    texts = {tool["name"]: tool["description"] for tool in json.loads(out)}
+    assert "- review: x" in texts["Skill"] and "- Explore" in texts["Task"]
+
+
+def _reasons(program: Program) -> dict[str, Any]:
+    _, out, _ = program.run("tools", "--toolset", "claude-code", "--all", ANTHROPIC_API_KEY="")
+    return {tool["name"]: tool["disabled"] for tool in json.loads(out)}
+
+
+@pytest.mark.parametrize("command", ["run", "call"])
+def test_a_hook_that_fails_is_told_of(program: Program, command: str) -> None:
+    """A hook that fails after a call changes no result; the person is told."""
+    config = program.worktree.parent / "hooks.toml"
+    config.write_text('[[hooks]]\nevent = "PostToolUse"\ncommand = "exit 3"\n')
+    given = ["--worktree", str(program.worktree), "--config", str(config)]
+    if command == "call":
+        code, _, err = program.run("call", "list_directory", "{}", *given)
+    else:
+        line = json.dumps(call("1", "list_directory"))
+        code, _, err = program.run("run", *given, calls=line)
+    assert code == 0
+    assert "exit 3" in err and "code 3" in err
+
+
+def test_a_model_of_texts_is_sent_no_picture(program: Program) -> None:
+    """With --text-only a picture is a text that describes it; without, a block."""
+    (program.worktree / "dot.png").write_bytes(pictures.png(2, 2))
+    reading = call("1", "read_file", path="dot.png")
+    (sent,) = program.answers(reading)
+    (told,) = program.answers(reading, options=["--text-only"])
+    assert "image" in [block["type"] for block in sent["content"]]
+    assert "not sent" in json.dumps(told["content"])
+
+
+def test_a_person_is_told_of_a_picture(program: Program) -> None:
+    """`executor call` prints the text that a model is shown, and of a picture what it is."""
+    content = pictures.png(2, 2)
+    (program.worktree / "dot.png").write_bytes(content)
+    place = ["--worktree", str(program.worktree)]
+    code, out, _ = program.run("call", "read_file", '{"path": "dot.png"}', *place)
+    assert code == 0
+    assert f"[image: image/png, {len(content):,} bytes]" in out
 
 
 def test_tools_shows_why_a_tool_is_missing(program: Program) -> None:
     """A loop type leaves tools out; --all shows them with the reason."""
     _, out, _ = program.run("tools", "--loop-type", "plan")
     names = [tool["name"] for tool in json.loads(out)]
-    assert names == ["read_file", "write_file", "glob", "grep", "complete_task"]
+    assert names == ["read_file", "write_file", "glob", "grep", "create_plan", "complete_task"]
     _, out, _ = program.run("tools", "--loop-type", "plan", "--all")
     reasons = {tool["name"]: tool["disabled"] for tool in json.loads(out)}
     assert reasons["glob"] is None

@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from executor.controller import Controller, OpenBox, Opener
+from executor.controller import Controller
 from executor.errors import Code, ConfigError, ProtocolError, SandboxUnavailable
+from executor.lane import OpenBox, Opener
 from executor.model import Call, LaneLost, LaneOpened, Limits, LoopSpec, Result
+from executor.settings import Settings
 from tests.conftest import LIMITS, make_worktree
 from tests.driver import ARGUMENTS, LoopThread
 from tests.loops import Work, noted, open_work, opener
@@ -206,7 +208,7 @@ def test_closing_a_loop_while_its_box_is_given_back_waits_for_that(tmp_path: Pat
 def test_without_an_idle_time_a_box_is_kept(work: Work) -> None:
     """Nothing is given back unless it was asked for: there is not even a timer."""
     work.call("run_command", command="true")
-    assert (work.loop._seat._idle, len(work.opened)) == (None, 1)
+    assert (work.loop._lane._idle, len(work.opened)) == (None, 1)
 
 
 def test_what_was_read_is_known_after_a_loss(work: Work) -> None:
@@ -422,6 +424,31 @@ def test_a_name_is_used_once_at_a_time(tmp_path: Path) -> None:
         unnamed = replace(spec, exec_id=None)
         loops = [thread.enter(controller.open(unnamed)) for _ in range(2)]
         assert loops[0].exec_id != loops[1].exec_id
+
+
+def test_a_closed_controller_opens_nothing_until_it_is_entered_again(tmp_path: Path) -> None:
+    """After its end it says what to do, and it can be used once more."""
+    spec = LoopSpec(make_worktree(tmp_path / "worktree"), limits=LIMITS)
+
+    async def work() -> object:
+        controller = Controller(replace(Settings.load(), state_directory=tmp_path / "state"))
+        async with controller:
+            pass
+        with pytest.raises(RuntimeError, match="open the controller first"):
+            async with controller.open(spec):
+                raise AssertionError("it is closed")
+        async with controller, controller.open(spec) as loop:
+            return (await loop.execute(Call("1", "run_command", {"command": "echo on"}))).content
+
+    assert asyncio.run(work()) == "on\n"
+
+
+def test_events_are_numbered_once_from_the_first(work: Work) -> None:
+    """What was told while nobody listened has the number that it had then."""
+    told = work.events(("list_directory", {}))
+    assert isinstance(told[0], LaneOpened)
+    assert [event.seq for event in told] == [*range(1, len(told) + 1)]
+    assert [event.monotonic_ms for event in told] == sorted(event.monotonic_ms for event in told)
 
 
 def test_a_controller_must_be_entered(tmp_path: Path) -> None:

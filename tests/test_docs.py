@@ -10,11 +10,14 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from executor.catalog import load
 from executor.errors import Code
-from executor.model import Result
+from executor.model import Event, Result
+from executor.permissions import Mode
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -22,6 +25,8 @@ DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 SECONDS = 200
 
 _BLOCK = re.compile(r"<!-- (run|prints) -->\n```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+NO_CODES = ("RESOLVE_", "O_", "ANTHROPIC_", "EXECUTOR_")
+"""What names of the kernel's and of the environment begin with."""
 _LINK = re.compile(r"\]\(([^)#]+)")
 
 
@@ -114,6 +119,19 @@ def test_every_field_of_a_result_is_in_the_readme() -> None:
     assert re.findall(r"`(\w+)`", " ".join(first_cells)) == list(Result.__slots__)
 
 
+def test_every_event_is_in_the_readme() -> None:
+    """The README names the members of the union `Event`, in their order and no others."""
+    listed = README.split("the closed union `executor.Event`:")[1].split("Each has")[0]
+    assert re.findall(r"`(\w+)`", listed) == [kind.__name__ for kind in get_args(Event)]
+
+
+def test_every_mode_and_toolset_is_in_the_readme() -> None:
+    """The README's tables have a row for each permission mode and each packaged toolset."""
+    for heading, names in (("## Permissions", set(Mode)), ("## Toolsets", set(load().toolsets))):
+        section = README.split(f"\n{heading}\n")[1].split("\n## ")[0]
+        assert names <= set(re.findall(r"^\| `([\w-]+)`", section, re.MULTILINE))
+
+
 def test_the_page_of_tools_is_current() -> None:
     """`docs/tools.md` is what `docs/generate_tools.py` makes now."""
     spec = importlib.util.spec_from_file_location("tools", ROOT / "docs" / "generate_tools.py")
@@ -173,5 +191,5 @@ def test_codes_named_in_documents_exist() -> None:
             continue  # it names what the kernel's headers name
         text = document.read_text(encoding="utf-8")
         named = set(re.findall(r"`([A-Z]+_[A-Z_]+|CONFLICT)`", text)) - {"AF_VSOCK", "AF_ALG"}
-        named = {name for name in named if not name.startswith(("RESOLVE_", "O_"))}
+        named = {name for name in named if not name.startswith(NO_CODES)}
         assert named <= set(Code), f"{document.name}: {sorted(named - set(Code))}"

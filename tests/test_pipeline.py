@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
+from executor import toolsets
 from executor.catalog import PACKAGED, Catalog, load, parse
 from executor.errors import AgentLost, Code
-from executor.model import Access, Call, Limits, Result
+from executor.loop import rules_of
+from executor.model import Access, Call, Limits, LoopSpec, Result
 from executor.permissions import Mode, Verdict, decide
 from executor.pipeline import Pipeline
 from executor.sandbox.box import Sandbox
-from executor.scheduling import Order
 from executor.session import Session
 from executor.tool import Answer, OnOutput, Registry, Surroundings, Tool
-from executor.toolsets import standard
 from tests.scripted import open_scripted_box
 from tests.test_catalog import TEXT
 
@@ -59,9 +59,12 @@ def answer(
     name: str, given: Any, mode: Mode = Mode.BYPASS, loop_type: str | None = None, more: str = ""
 ) -> Result:
     catalog = parse([(PACKAGED, TEXT), ("my", more)])
-    allowed = catalog.loop_types[loop_type] if loop_type else None
-    pipeline = Pipeline(standard.registry(catalog), mode, allowed, loop_type)
-    return asyncio.run(pipeline.answer(Call("1", name, given), surroundings(catalog)))
+    allowed = catalog.loop_types[loop_type].tools if loop_type else None
+    pipeline = Pipeline(toolsets.registry("standard", catalog), allowed, loop_type)
+    around = surroundings(catalog)
+    around.session.mode = mode
+    around.session.rules = rules_of(LoopSpec(worktree="."), catalog)
+    return asyncio.run(pipeline.answer(Call("1", name, given), around)).result
 
 
 def test_an_unknown_tool_names_the_nearest() -> None:
@@ -77,7 +80,9 @@ def test_loop_types_take_tools_away() -> None:
     result = answer("run_command", {"command": "true"}, loop_type="plan")
     assert result.code is Code.DISABLED
     assert "loops of type plan don't have it" in str(result.content)
-    assert "Tools: read_file, write_file, glob, grep, complete_task." in str(result.content)
+    assert "Tools: read_file, write_file, glob, grep, create_plan, complete_task." in str(
+        result.content
+    )
 
 
 def test_the_catalog_can_switch_a_tool_off() -> None:
@@ -216,11 +221,11 @@ def test_the_matrix_of_modes(access: Access, tool: str, expected: tuple[Verdict,
 
 def test_asking_nobody_is_an_error_that_names_the_way() -> None:
     """Without an approver a call that needs one fails at once and says what would allow it."""
-    result = answer("run_command", {"command": "true"}, Mode.DEFAULT)
+    result = answer("run_command", {"command": "git push"}, Mode.DEFAULT)
     assert result.code is Code.APPROVAL_REQUIRED
-    assert "no one to ask" in str(result.content) and "mode bypass" in str(result.content)
-    edit = {"path": "a", "old_string": "a", "new_string": "b"}
-    assert "mode acceptEdits" in str(answer("edit_file", edit, Mode.DEFAULT).content)
+    assert "no one to ask" in str(result.content)
+    assert "the rule run_command(git push *)." in str(result.content)
+    assert result.details == {"mode": "default", "allowed_by": ["run_command(git push *)"]}
 
 
 def test_plan_mode_denies_and_says_what_to_do() -> None:
@@ -231,9 +236,22 @@ def test_plan_mode_denies_and_says_what_to_do() -> None:
 
 
 def test_nobody_is_asked_about_a_call_that_can_not_run() -> None:
-    """Malformed arguments fail as such where they would be asked about; a denial wins."""
-    assert answer("run_command", {}, Mode.DEFAULT).code is Code.INVALID_ARGUMENTS
-    assert answer("run_command", {}, Mode.PLAN).code is Code.PERMISSION_DENIED
+    """Malformed arguments fail as such, for what they would do is not known; a rule that
+    denies every call of the tool wins."""
+    for mode in Mode:
+        assert answer("run_command", {}, mode).code is Code.INVALID_ARGUMENTS
+        for rule in ("run_command", "mcp__*"):
+            more = f"[permissions]\ndeny = ['{rule}']\n"
+            expected = Code.PERMISSION_DENIED if rule == "run_command" else Code.INVALID_ARGUMENTS
+            assert answer("run_command", {}, mode, more=more).code is expected
+
+
+def test_arguments_are_fingerprinted_only_where_somebody_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A call that nobody is asked about does not pay for it, however long its arguments are."""
+    monkeypatch.setattr("executor.approvals.fingerprint", None)
+    assert answer("write_file", {"path": "a", "content": "x"}).code is Code.SANDBOX_LOST
 
 
 def test_an_unforeseen_failure_is_one_result() -> None:
@@ -243,11 +261,11 @@ def test_an_unforeseen_failure_is_one_result() -> None:
         raise ZeroDivisionError("/home/u/secret")
 
     catalog = load()
-    tool = standard.registry(catalog).all()[0]
+    tool = toolsets.registry("standard", catalog).all()[0]
     parts = {name: getattr(tool, name) for name in tool.__slots__}
     registry = Registry.from_tools([Tool(**{**parts, "run": broken})])
     call = Call("1", "read_file", {"path": "a"})
-    result = asyncio.run(Pipeline(registry, Mode.BYPASS).answer(call, surroundings(catalog)))
+    result = asyncio.run(Pipeline(registry).answer(call, surroundings(catalog))).result
     assert (result.code, result.is_error) == (Code.INTERNAL, True)
     assert "secret" not in str(result.content)
 
@@ -334,7 +352,7 @@ def lies(value: dict[str, Any], data: bytes) -> Iterator[tuple[dict[str, Any], b
 def plain() -> tuple[Catalog, Pipeline]:
     """The packaged catalog, and a pipeline that allows everything."""
     catalog = load()
-    return catalog, Pipeline(standard.registry(catalog), Mode.BYPASS)
+    return catalog, Pipeline(toolsets.registry("standard", catalog))
 
 
 async def result_of(name: str, given: dict[str, Any], value: Any, data: bytes) -> Result:
@@ -342,7 +360,7 @@ async def result_of(name: str, given: dict[str, Any], value: Any, data: bytes) -
     catalog, pipeline = plain()
     async with open_scripted_box(lambda arguments: (value, data)) as sandbox:
         around = replace(surroundings(catalog), box=Seated(sandbox))
-        result = await pipeline.answer(Call("1", name, given), around)
+        result = (await pipeline.answer(Call("1", name, given), around)).result
         assert (result.code is Code.PROTOCOL_ERROR) == (sandbox.error is not None)
         return result
 
@@ -386,19 +404,26 @@ def test_complete_task_is_remembered() -> None:
     """The summary is the flag that the host looks at."""
     catalog = load()
     around = surroundings(catalog)
-    pipeline = Pipeline(standard.registry(catalog), Mode.BYPASS)
+    pipeline = Pipeline(toolsets.registry("standard", catalog))
     call = Call("1", "complete_task", {"summary": "all green"})
-    result = asyncio.run(pipeline.answer(call, around))
+    result = asyncio.run(pipeline.answer(call, around)).result
     assert result.content == "Task marked complete: all green"
     assert result.structured == {"completed": True, "summary": "all green"}
     assert around.session.completed == "all green"
     assert result.duration_ms > 0
 
 
-def test_orders_of_calls() -> None:
-    """Readers are safe, changes are not, complete_task is last; what fails anyway is safe."""
-    pipeline = Pipeline(standard.registry(load()), Mode.BYPASS)
-    names = ("read_file", "grep", "edit_file", "run_command", "complete_task", "nope")
-    orders = [pipeline.order(Call("1", name, {})) for name in names]
-    safe, unsafe, last = Order.SAFE, Order.UNSAFE, Order.LAST
-    assert orders == [safe, safe, unsafe, unsafe, last, safe]
+def test_what_is_foreseen_of_calls() -> None:
+    """A call that will be refused for its name or its arguments is not foreseen."""
+    pipeline = Pipeline(toolsets.registry("standard", load()), allowed={"read_file"})
+    given = {"path": "a"}
+    found = pipeline.foreseen(Call("1", "read_file", given))
+    assert found is not None
+    assert (found[0].name, found[1].model_dump()["path"]) == ("read_file", "a")
+    for call in (
+        Call("1", "read_file", {}),
+        Call("1", "read_file", {**given, "colour": "red"}),
+        Call("1", "list_directory", given),
+        Call("1", "nope", given),
+    ):
+        assert pipeline.foreseen(call) is None

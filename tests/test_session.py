@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from executor.errors import Code, ToolError
+from executor.paths import worktree_path
 from executor.session import Session
-from executor.tool import worktree_path
 
 ROOTS = ("/home/u/wt", "/mnt/real/wt")
 

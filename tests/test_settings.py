@@ -98,3 +98,12 @@ def test_all_faults_are_reported_at_once() -> None:
         "EXECUTOR_REGISTRY_TIMEOUT",
         "EXECUTOR_STATE_DIR",
     ]
+
+
+def test_model_of_the_command_line() -> None:
+    """A named model goes before the environment's; without a key there is nobody to ask."""
+    given = Settings.load({"ANTHROPIC_API_KEY": "key", "ANTHROPIC_MODEL": "one"})
+    assert given.with_model("two").model_name == "two"
+    assert given.with_model(None).model_name == "one"
+    with pytest.raises(ConfigError, match="ANTHROPIC_API_KEY"):
+        Settings.load({}).with_model("two")

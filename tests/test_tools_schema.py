@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from executor import toolsets
 from executor.catalog import PACKAGED, load, parse
 from executor.errors import ConfigError
 from executor.model import Limits
 from executor.tool import Registry, schema_of
 from executor.tools import commands
-from executor.toolsets import standard
 
-TOOLS = standard.registry(load())
+TOOLS = toolsets.registry("standard", load())
 SCHEMAS = {tool.name: tool.schema for tool in TOOLS.all()}
 
 TEXT = {"type": "string"}
@@ -39,6 +39,7 @@ SEED: dict[str, tuple[dict[str, dict[str, Any]], list[str]]] = {
             "offset": number("Line number to start reading from (1-indexed)"),
             "limit": number("Max lines to read (default: 2000)"),
             "encoding": {"type": "string", "enum": ["utf-8", "base64"]},
+            "pages": TEXT,
         },
         ["path"],
     ),
@@ -62,6 +63,16 @@ SEED: dict[str, tuple[dict[str, dict[str, Any]], list[str]]] = {
             },
         },
         ["path", "old_string", "new_string"],
+    ),
+    "notebook_edit": (
+        {
+            "notebook_path": TEXT,
+            "new_source": TEXT,
+            "cell_id": TEXT,
+            "cell_type": {"type": "string", "enum": ["code", "markdown"]},
+            "edit_mode": {"type": "string", "enum": ["replace", "insert", "delete"]},
+        },
+        ["notebook_path", "new_source"],
     ),
     "list_directory": (
         {
@@ -99,6 +110,35 @@ SEED: dict[str, tuple[dict[str, dict[str, Any]], list[str]]] = {
         },
         ["command"],
     ),
+    "run_command_isolated": (
+        {
+            "command": text("Shell command to execute"),
+            "timeout_ms": number("Timeout in milliseconds (default: 120000)"),
+        },
+        ["command"],
+    ),
+    "task_output": (
+        {
+            "task_id": text("The task ID to get output from"),
+            "block": FLAG,
+            "timeout": {"type": "number", "minimum": 0, "maximum": 600000},
+        },
+        ["task_id"],
+    ),
+    "kill_shell": (
+        {"shell_id": text("The ID of the background shell to kill")},
+        ["shell_id"],
+    ),
+    **dict.fromkeys(
+        ("build", "test", "validate"),
+        (
+            {
+                "command": TEXT,
+                "timeout_ms": number("Timeout in milliseconds (default: 600000)"),
+            },
+            [],
+        ),
+    ),
     "run_code": (
         {
             "language": {"type": "string", "enum": ["python", "bash"]},
@@ -108,6 +148,59 @@ SEED: dict[str, tuple[dict[str, dict[str, Any]], list[str]]] = {
             "timeout": {"type": "number"},
         },
         ["language", "code"],
+    ),
+    "query_loop": (
+        {
+            "target_exec_id": text("Execution ID of the loop to query"),
+            "question": text("Question to ask"),
+            "timeout_ms": number("Timeout for reply (default: 30000)"),
+        },
+        ["target_exec_id", "question"],
+    ),
+    "share_data": (
+        {
+            "target_exec_ids": {
+                "type": "array",
+                "items": TEXT,
+                "description": "Execution IDs of loops to share with",
+            },
+            "data_type": text("Type of data (e.g., 'api_schema', 'config')"),
+            "data": {"description": "Data to share (JSON)"},
+        },
+        ["target_exec_ids", "data_type", "data"],
+    ),
+    "ask_user_question": ({"questions": {"type": "array"}}, ["questions"]),
+    "todo_write": (
+        {
+            "todos": {
+                "type": "array",
+                "description": "The complete list of todos (replaces existing list)",
+            }
+        },
+        ["todos"],
+    ),
+    "create_plan": (
+        {"title": TEXT, "overview": TEXT, "specs": {"type": "array"}},
+        ["title", "overview", "specs"],
+    ),
+    "create_spec": (
+        {
+            "name": TEXT,
+            "title": TEXT,
+            "overview": TEXT,
+            "phases": {"type": "array", "minItems": 3, "maxItems": 7},
+        },
+        ["name", "title", "overview", "phases"],
+    ),
+    "create_phase": (
+        {
+            "name": TEXT,
+            "title": TEXT,
+            "objective": TEXT,
+            "tasks": {"type": "array"},
+            "validation_command": TEXT,
+        },
+        ["name", "title", "objective", "tasks", "validation_command"],
     ),
     "complete_task": (
         {"summary": text("Brief summary of what was accomplished")},
@@ -122,6 +215,15 @@ DESCRIPTIONS = {
     "glob": "Find files matching a glob pattern (e.g., **/*.rs)",
     "grep": "Search file contents with regex. Returns matching lines with context.",
     "run_command": "Execute a shell command in the worktree. Use for git, build tools, tests.",
+    "run_command_isolated": "Execute command without network",
+    "build": "Run build command",
+    "test": "Run test suite",
+    "validate": "Run validation command",
+    "query_loop": "Ask another running loop a question. Returns their reply.",
+    "share_data": "Share data with other loops (e.g., API schemas, config values).",
+    "create_plan": "Create plan with specs. Structured output - no markdown parsing.",
+    "create_spec": "Create spec with phases. Structured output - no markdown parsing.",
+    "create_phase": "Create phase with tasks. Structured output - no markdown parsing.",
     "complete_task": "Signal that the current task/phase is complete. Only use when validation "
     "passes.",
 }
@@ -150,7 +252,7 @@ def test_schemas_are_plain(name: str) -> None:
     schema = SCHEMAS[name]
     assert schema["additionalProperties"] is False
     for part in schema["properties"].values():
-        assert part["type"] != "null" and part["description"]
+        assert part.get("type") != "null" and part["description"]
         assert not {"title", "default", "anyOf"} & part.keys()
 
 
@@ -166,7 +268,7 @@ def test_timeouts_in_schemas_are_the_ones_that_hold() -> None:
     """Default and ceiling of a command's timeout are those of catalog and limits."""
     packaged = (PACKAGED, standard_text())
     catalog = parse([packaged, ("my", "[tools.run_command]\nmax_timeout_ms = 300000\n")])
-    tools = standard.registry(catalog, Limits(call_timeout=7))
+    tools = toolsets.registry("standard", catalog, Limits(call_timeout=7))
     part = _schema(tools, "run_command")["properties"]["timeout_ms"]
     assert (part["description"], part["maximum"]) == (
         "Timeout in milliseconds (default: 7000)",
@@ -186,7 +288,7 @@ def test_a_schema_that_is_changed_is_nobody_elses() -> None:
 def test_a_catalog_description_replaces_the_text() -> None:
     """The user's words win over the tool's own."""
     catalog = parse([(PACKAGED, standard_text()), ("my", '[tools.glob]\ndescription = "Mine"\n')])
-    tool = standard.registry(catalog).get("glob")
+    tool = toolsets.registry("standard", catalog).get("glob")
     assert tool is not None and tool.description == "Mine"
 
 

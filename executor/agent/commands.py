@@ -13,7 +13,7 @@ from contextlib import suppress
 from . import counters, frame, processes, sockets
 from .frame import encode
 from .operation import RUNTIME, Failure
-from .spool import Spool
+from .spool import SHELF_LIFE, Shelf, Shelved, Spool
 from .workspace import shown
 
 TYPE_CHECKING = False
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 CHUNK = 1 << 16
 MAX_ARGUMENT = 100_000
 """Bytes. The kernel takes 131,071 in one argument; longer commands go by a file."""
+MAX_PIECE = 1 << 20
+"""Bytes of an ended command's output that are sent at a time."""
 LIVE_CREDIT = 1 << 20
 """Bytes of live output that a call may send before the host says that it takes more."""
 STAND_INS = {"python3": RUNTIME + "/bin/python3", "bash": "sh"}
@@ -129,6 +131,9 @@ class Commands:
         self.attribution = processes.Attribution(self.box)
         self.sweep_timer: Timer | None = None
         self.drains: list[int] = []
+        self.shelf = Shelf()
+        self.tasks: Any = None
+        self.waiting = 0
         self.memory_kills = counters.memory_kills()
         self.refused_forks = counters.refused_forks()
         self.kills_for_sockets = 0
@@ -140,15 +145,28 @@ class Commands:
         if self.shell is not None:
             self.environment["SHELL"] = self.shell
 
+    def background(self, name: str) -> Any:
+        """What does an operation of the background."""
+        if self.tasks is None:
+            from .background import Tasks
+
+            self.tasks = Tasks(self)
+        return self.tasks.operations[name]
+
     def start(
-        self, channel: int, arguments: dict[str, Any], body: bytes, note: str | None = None
-    ) -> None:
-        """Start a command; its reply comes when it has ended.
+        self,
+        channel: int,
+        arguments: dict[str, Any],
+        body: bytes,
+        note: str | None = None,
+        kind: Any = None,
+    ) -> Any:
+        """Start a command, as a job of this kind; its reply comes when it has ended.
 
         At the process limit what earlier calls left running is ended, and `note` says so in
         the result of the second try: otherwise the loop could never start anything again.
         """
-        job = Job(self, channel, arguments)
+        job = (kind or Job)(self, channel, arguments)
         if note is not None:
             job.notes.append(note)
         try:
@@ -159,7 +177,32 @@ class Commands:
             if note is not None or not is_full or not self._make_room():
                 raise
             note = "the process limit was reached; background processes of earlier calls were ended"
-            self.start(channel, arguments, body, note)
+            return self.start(channel, arguments, body, note, kind)
+        return job
+
+    def fetch(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """A piece of what an ended command has printed, from `shelf` of its answer.
+
+        The host asks for the next piece when it has taken this one, and for no bytes when it
+        needs no more.
+
+        With `task` it is a piece of what that task has printed so far.
+
+        Raises:
+            Failure: NOT_FOUND, it is gone.
+        """
+        if "task" in arguments:
+            piece: tuple[dict[str, Any], bytes] = self.background("fetch")(arguments)
+            return piece
+        number, size = int(arguments["shelf"]), min(int(arguments["size"]), MAX_PIECE)
+        output = self.shelf.get(number)
+        if output is None:
+            raise Failure("NOT_FOUND", "the output is no longer kept")
+        if size <= 0:
+            self.shelf.drop(number)
+            return {"next": 0}, b""
+        data, at = output.piece(arguments["stream"], int(arguments["position"]), size)
+        return {"next": at}, data
 
     def kills(self) -> int:
         """How often processes of the box were ended for memory."""
@@ -173,18 +216,18 @@ class Commands:
         processes.kill_all_but_guests()
 
     def _make_room(self) -> bool:
-        """End what earlier calls left running, if no other call is running.
+        """End what earlier calls left running, tasks too, if no other call is running.
 
         A person's shell in the box is not theirs, so it stays.
         """
-        if self.service.calls or not processes.IS_INIT:
+        if len(self.service.calls) > self.waiting or not processes.IS_INIT:
             return False
         # Zombies count too: they are gone once reaped, in a moment. Where a signal to all is
         # sent to one after the other (gVisor), some may fork in time.
         until = time.monotonic() + 1.0
         while time.monotonic() < until:
             is_empty = processes.kill_all_but_guests()
-            processes.reap()
+            self.service.take_ended()
             if is_empty:
                 return True
             select.select([], [], [], 0.005)
@@ -221,15 +264,19 @@ class Commands:
             self.attribution.clear()
 
     def _left(self, look: processes.Look) -> dict[Job, list[int]]:
+        running = self.owners()
+        ending = [owner for job in self.ending.values() if (owner := job.owner) is not None]
+        owned = self.attribution.owned(look, running, ending, self.last_channel)
+        return {job: owned[job.owner] for job in self.ending.values() if job.owner is not None}
+
+    def owners(self) -> list[processes.Owner]:
+        """Whose processes are to be left alone: of everything that is running."""
         running = [owner for job in self.jobs.values() if (owner := job.owner) is not None]
-        running += [
+        return running + [
             processes.Owner(call.pid, f"{self.box}-task", 0)
             for call in self.service.calls.values()
             if not isinstance(call, Job) and call.pid
         ]
-        ending = [owner for job in self.ending.values() if (owner := job.owner) is not None]
-        owned = self.attribution.owned(look, running, ending, self.last_channel)
-        return {job: owned[job.owner] for job in self.ending.values() if job.owner is not None}
 
     def _kill(self, look: processes.Look, pids: list[int]) -> None:
         if processes.IS_INIT and pids and len(pids) == len(look.processes):
@@ -333,12 +380,13 @@ class Commands:
 class Stream:
     """One output pipe of a job."""
 
-    __slots__ = ("descriptor", "kind", "spool")
+    __slots__ = ("descriptor", "is_shelved", "kind", "spool")
 
     def __init__(self, descriptor: int, kind: int, spool: Spool) -> None:
         self.descriptor = descriptor
         self.kind = kind
         self.spool = spool
+        self.is_shelved = False
 
 
 class Job:
@@ -352,6 +400,8 @@ class Job:
         self.tail = int(arguments["tail"])
         self.grace = float(arguments["grace"])
         self.live = bool(arguments.get("stream"))
+        self.shelves = bool(arguments.get("shelve"))
+        self.moves = arguments.get("cwd") is None
         self.credit = LIVE_CREDIT
         self.notes: list[str] = []
         self.files: list[str] = []
@@ -417,7 +467,9 @@ class Job:
         self, arguments: dict[str, Any], body: bytes, environment: dict[str, str]
     ) -> list[str]:
         argv: list[str] = [*arguments["argv"]]
-        path = environment.get("PATH", os.defpath)
+        # A PATH for the code need not lead to what runs the code.
+        own = self.commands.environment.get("PATH", os.defpath)
+        path = f"{environment.get('PATH', own)}:{own}"
         program = find_program(argv[0], path)
         if program is None and argv[0] in STAND_INS:
             program = find_program(STAND_INS[argv[0]], path)
@@ -514,11 +566,14 @@ class Job:
 
     def _add_stream(self, descriptor: int, kind: int) -> None:
         os.set_blocking(descriptor, False)
-        stream = Stream(descriptor, kind, Spool(self.commands.scratch))
+        stream = Stream(descriptor, kind, self._spool())
         self.streams.append(stream)
         self.service.watch(descriptor, select.EPOLLIN, lambda events: self._read(stream))
 
     # ── output ──
+
+    def _spool(self) -> Spool:
+        return Spool(self.commands.scratch)
 
     def _read(self, stream: Stream) -> int:
         """Take one piece of output; its size, 0 at the end of the pipe, -1 if there is none."""
@@ -612,15 +667,22 @@ class Job:
             self._take_directory()
             value, data = self._outcome()
         except Exception as error:
-            failure = Failure("INTERNAL", f"the agent lost the outcome: {error!r:.300}")
-            self.service.fail(self.channel, failure)
+            self._fail(Failure("INTERNAL", f"the agent lost the outcome: {error!r:.300}"))
         else:
-            self.service.reply(self.channel, value, data)
+            self._reply(value, data)
         finally:
             self.release()
 
+    def _reply(self, value: dict[str, Any], data: bytes) -> None:
+        self.service.reply(self.channel, value, data)
+
+    def _fail(self, failure: Failure) -> None:
+        self.service.fail(self.channel, failure)
+
     def _take_directory(self) -> None:
         """Learn where the shell ended; one that was killed or replaced could not say it."""
+        if not self.moves:
+            return
         directory = self._said_directory() if self.cwd_file else None
         if directory is None:
             directory = self.commands.cwd
@@ -658,7 +720,8 @@ class Job:
 
     def _drop_streams(self) -> None:
         for stream in self.streams:
-            stream.spool.close()
+            if not stream.is_shelved:
+                stream.spool.close()
             if stream.descriptor >= 0:
                 self.service.forget(stream.descriptor)
                 os.close(stream.descriptor)
@@ -678,29 +741,44 @@ class Job:
             "exit_code": status if status is not None and status >= 0 else None,
             "signal": processes.signal_name(-status) if status is not None and status < 0 else None,
             "timed_out": self.ending == "timeout",
-            "cancelled": self.ending == "cancel",
+            "cancelled": self.ending in ("cancel", "kill"),
             "cwd": self.commands.cwd,
             "shell": self.shell,
             "interpreter": self.interpreter,
         }
         pieces: list[bytes] = []
         for name, stream in zip(("stdout", "stderr"), self.streams, strict=False):
-            value[name] = self._kept(stream, pieces)
+            value[name] = self._kept(stream, pieces, self.head, self.tail)
         value["limit"] = self._limit(pieces)
         value["oom"] = value["limit"] == "memory"
         value["notes"] = self.notes
+        if self.shelves and self.ending != "cancel":
+            value["shelf"] = self._shelve()
         return value, b"".join(pieces)
 
-    def _kept(self, stream: Stream, pieces: list[bytes]) -> dict[str, int]:
-        head, tail = stream.spool.ends(self.head, self.tail)
+    def _shelve(self) -> dict[str, Any] | None:
+        """Keep the whole output for a while, where the answer has not all of it."""
+        named = dict(zip(("stdout", "stderr"), self.streams, strict=False))
+        if all(stream.spool.total <= self.head + self.tail for stream in named.values()):
+            return None
+        for stream in named.values():
+            stream.is_shelved = True
+        spools = {name: stream.spool for name, stream in named.items()}
+        number = self.commands.shelf.put(Shelved(spools, self.prefix))
+        self.service.after(SHELF_LIFE + 1.0, self.commands.shelf.clear_old)
+        kept = {name: [spool.total, *spool.kept()] for name, spool in spools.items()}
+        return {"number": number, **kept}
+
+    def _kept(self, stream: Stream, pieces: list[bytes], head: int, tail: int) -> dict[str, int]:
+        first, last = stream.spool.ends(head, tail)
         total = stream.spool.total
         if self.prefix and stream.kind == frame.STDERR and self.status == 2:
             # A syntax error in the first line makes the shell print the line, with our words.
-            clean = head.replace(self.prefix, b"")
-            total -= len(head) - len(clean)
-            head = clean
-        pieces += [head, tail]
-        return {"total": total, "head": len(head), "tail": len(tail)}
+            clean = first.replace(self.prefix, b"")
+            total -= len(first) - len(clean)
+            first = clean
+        pieces += [first, last]
+        return {"total": total, "head": len(first), "tail": len(last)}
 
     def _limit(self, pieces: list[bytes]) -> str | None:
         """Which limit of the box made the command fail, if one did."""

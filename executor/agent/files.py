@@ -14,7 +14,7 @@ import stat
 import time
 from _blake2 import blake2b
 
-from . import text, tree
+from . import places, text, tree
 from .operation import Failure
 from .workspace import (
     SAFE,
@@ -23,13 +23,15 @@ from .workspace import (
     identity,
     kind,
     letter,
+    mark,
     rename_exclusive,
+    require_judged,
     shown,
 )
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
     from typing import Any, TypeAlias
 
     from .operation import Operation, Reply, Steps
@@ -135,6 +137,55 @@ def read(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Reply 
     reply, lines = _reply(path, status.st_mtime_ns, data, window)
     reply["key"] = key
     return reply, lines
+
+
+class Content:
+    """All bytes of a file.
+
+    Attributes:
+        data: they.
+        facts: `size`, `modified`, `hash` and `key` of the file.
+    """
+
+    __slots__ = ("data", "facts")
+
+    def __init__(self, data: bytes, facts: dict[str, Any]) -> None:
+        self.data = data
+        self.facts = facts
+
+
+def content(workspace: Workspace, path: str, limit: int) -> Generator[None, Any, Content]:
+    """All bytes of a regular file.
+
+    Args:
+        workspace: the file is in.
+        path: of it, as the host gives it.
+        limit: bytes that it may have.
+
+    Raises:
+        Failure: TOO_LARGE; or it can't be read.
+    """
+    if "\\" in path:
+        path = workspace.spelled_out(path)
+    with workspace.failures(path):
+        fd = workspace.open(path, os.O_RDONLY)
+        try:
+            status = os.fstat(fd)
+            _require_regular(status, path)
+            if status.st_size > limit:
+                raise Failure(
+                    "TOO_LARGE",
+                    f"{shown(path)} has {status.st_size} bytes; at most {limit} can be shown. "
+                    "Use run_command to make a smaller one of it.",
+                    {"size": status.st_size, "limit": limit},
+                )
+            data = yield from _contents(fd, limit)
+            key = workspace.key(fd)
+        finally:
+            os.close(fd)
+    hashed = yield from _digest(data)
+    modified = time_text(status.st_mtime_ns)
+    return Content(data, {"size": len(data), "modified": modified, "hash": hashed, "key": key})
 
 
 def _window(arguments: dict[str, Any]) -> text.Window:
@@ -310,11 +361,14 @@ def _contents(fd: int, limit: int) -> Generator[None, Any, bytes]:
 def write(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
     """Make a file, or replace one whose content the caller knows."""
     path = workspace.spelled_out(arguments["path"])
+    if arguments.get("trial", False):
+        return (yield from _tried_write(workspace, path, arguments))
     with workspace.failures(path):
         _require_file_name(path)
         parents = arguments.get("create_dirs", True)
         with workspace.locate(path, follow=True, make_parents=parents) as place:
             found = place.status()
+            require_judged(found, path, arguments.get("judged"))
             if found is None:
                 yield from _save(place, path, body, None)
             else:
@@ -336,38 +390,146 @@ def write(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps
     return {"size": len(body), "hash": hashed, "created": found is None, "key": key}, b""
 
 
+def _tried_write(workspace: Workspace, path: str, arguments: dict[str, Any]) -> Steps:
+    """See what `write` would be refused for."""
+    is_new = True
+    with workspace.failures(path):
+        _require_file_name(path)
+        try:
+            with workspace.locate(path, follow=True) as place:
+                found = place.status()
+                is_new = found is None
+                if found is not None:
+                    _require_regular(found, path)
+                    if arguments.get("create_only", False):
+                        raise Failure("EXISTS", f"{shown(path)} exists already.")
+                    expect = arguments.get("expect")
+                    fd, _ = _open_known(place, path, expect, HASH_LIMIT)
+                    try:
+                        yield from _require_hash(fd, path, expect)
+                    finally:
+                        os.close(fd)
+        except FileNotFoundError:
+            if not arguments.get("create_dirs", True):
+                raise
+    return {"size": 0, "hash": None, "created": is_new, "key": None}, b""
+
+
 def edit(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
-    """Replace a piece of text in a file whose content the caller knows."""
+    """Replace pieces of text in a file whose content the caller knows: all of them, or none."""
     path = workspace.spelled_out(arguments["path"])
-    split: int = arguments["old"]
-    old, new = body[:split], body[split:]
-    everywhere: bool = arguments.get("replace_all", False)
-    text.require_old(old)
+    steps = _steps(arguments, body)
+    done = yield from rewrite(workspace, path, arguments, lambda data: _edited_by(data, steps))
+    reply = {
+        "replacements": done.result.replacements,
+        "first_line": done.result.first_line,
+        "original_size": done.size,
+        "size": len(done.result.text),
+        "hash": done.hash,
+        "key": done.key,
+    }
+    return reply, b""
+
+
+class Rewritten:
+    """A file that has another content now.
+
+    Attributes:
+        result: what made the content.
+        size: bytes that the file had before.
+        hash, key: of the file now.
+    """
+
+    __slots__ = ("hash", "key", "result", "size")
+
+    def __init__(self, result: Any, size: int, digest: str, key: str | None) -> None:
+        self.result = result
+        self.size = size
+        self.hash = digest
+        self.key = key
+
+
+def rewrite(
+    workspace: Workspace,
+    path: str,
+    arguments: dict[str, Any],
+    make: Callable[[bytes], Generator[None, Any, Any]],
+) -> Generator[None, Any, Rewritten]:
+    """Make something else of a file whose content the caller knows.
+
+    Args:
+        workspace: the file is in.
+        path: of it, spelled out.
+        arguments: `expect`, hash of the content that the caller knows; `trial`, nothing is
+            changed, and what would be refused is.
+        make: the content → what has the new one as its `text`.
+
+    Raises:
+        Failure: nothing was changed.
+    """
+    expect = arguments.get("expect")
     with workspace.failures(path):
         _require_file_name(path)
         with workspace.locate(path, follow=True) as place:
+            if workspace.restrictions is not None:  # whether an edit fits tells of the content
+                workspace.restrictions.require_readable(workspace, place)
             found = place.status()
             if found is None:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
             _require_regular(found, path)
-            fd, before = _open_known(place, path, arguments.get("expect"), EDIT_LIMIT)
+            fd, before = _open_known(place, path, expect, EDIT_LIMIT)
             try:
                 data = yield from _contents(fd, EDIT_LIMIT)
-                if (yield from _digest(data)) != arguments.get("expect"):
+                if (yield from _digest(data)) != expect:
                     raise _changed(path)
-                edited = yield from _edited(data, old, new, everywhere)
-                yield from _save(place, path, edited.text, (fd, before))
+                made = yield from make(data)
+                if not arguments.get("trial", False):
+                    yield from _save(place, path, made.text, (fd, before))
             finally:
                 os.close(fd)
             key = workspace.key(place.parent, place.name)
-    reply = {
-        "replacements": edited.replacements,
-        "first_line": edited.first_line,
-        "size": len(edited.text),
-        "hash": (yield from _digest(edited.text)),
-        "key": key,
-    }
-    return reply, b""
+    return Rewritten(made, len(data), (yield from _digest(made.text)), key)
+
+
+def _steps(arguments: dict[str, Any], body: bytes) -> list[tuple[bytes, bytes, bool]]:
+    """The edits: what is replaced, by what, and everywhere?
+
+    `edits` has the sizes of both texts of each, which follow each other in the body.
+    """
+    if "edits" not in arguments:
+        split: int = arguments["old"]
+        steps = [(body[:split], body[split:], bool(arguments.get("replace_all", False)))]
+    else:
+        steps = []
+        position = 0
+        for old, new, everywhere in arguments["edits"]:
+            middle = position + old
+            steps.append((body[position:middle], body[middle : middle + new], bool(everywhere)))
+            position = middle + new
+    for step in steps:
+        text.require_old(step[0])
+    return steps
+
+
+def _edited_by(
+    data: bytes, steps: list[tuple[bytes, bytes, bool]]
+) -> Generator[None, Any, text.Edited]:
+    """The content after all edits, one after the other."""
+    replacements = first_line = 0
+    for number, (old, new, everywhere) in enumerate(steps, 1):
+        try:
+            edited = yield from _edited(data, old, new, everywhere)
+        except Failure as failure:
+            if len(steps) == 1:
+                raise
+            said = f"Edit {number} of {len(steps)}: {failure.message} Nothing was changed."
+            raise Failure(failure.code, said, failure.details) from None
+        data = edited.text
+        replacements += edited.replacements
+        first_line = first_line or edited.first_line
+        if number < len(steps) and len(data) > EDIT_LIMIT:
+            raise Failure("TOO_LARGE", f"Edit {number} makes the file too large to go on with it.")
+    return text.Edited(data, replacements, first_line)
 
 
 def _edited(
@@ -571,24 +733,62 @@ def _reserve(fd: int, size: int, wanted: int) -> None:
 # ─── move ───────────────────────────────────────────────────────────────────────────
 
 
-def move(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Reply:
+def move(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Reply | Steps:
     """Rename a file, link or directory."""
+    if workspace.restrictions is None or arguments.get("trial", False):
+        return _move(workspace, arguments)
+    return _move_restricted(workspace, arguments)
+
+
+def _move_restricted(workspace: Workspace, arguments: dict[str, Any]) -> Steps:
+    """The same where rules deny some files: none of them may get another name."""
+    source = workspace.spelled_out(arguments["from"])
+    with workspace.failures(source), workspace.locate(source, follow=False) as place:
+        looked_at = place.status()
+        target = places.own_place(workspace, arguments["to"])
+        if workspace.restrictions is not None:
+            yield from workspace.restrictions.require_movable(workspace, place, target or "")
+    return _move(workspace, arguments, looked_at, target)
+
+
+def _move(
+    workspace: Workspace,
+    arguments: dict[str, Any],
+    looked_at: os.stat_result | None = None,
+    looked_to: str | None = None,
+) -> Reply:
+    """Rename it.
+
+    Args:
+        workspace: it is in.
+        arguments: of the operation.
+        looked_at: what was looked through for this; None = nothing was.
+        looked_to: where it was found to lead then.
+    """
     source = workspace.spelled_out(arguments["from"])
     target = workspace.spelled_out(arguments["to"])
     with workspace.failures(source), workspace.locate(source, follow=False) as old:
         moved = old.status()
         if moved is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        if looked_at is not None and not os.path.samestat(moved, looked_at):
+            raise Failure("CONFLICT", f"{shown(source)} was replaced meanwhile; look at it again.")
         workspace.require_free(moved, source)
         if not stat.S_ISDIR(moved.st_mode):
             _require_file_name(target)
         else:
             _require_elsewhere(workspace, source, target)
+        if arguments.get("trial", False):
+            _try_target(workspace, target, moved, arguments)
+            return {}, b""
         with (
             workspace.failures(target),
             workspace.locate(target, follow=False, make_parents=True) as new,
         ):
+            if looked_at is not None and workspace.real(new.parent, new.name) != looked_to:
+                raise Failure("CONFLICT", f"{shown(target)} leads elsewhere by now; try again.")
             there = new.status()
+            require_judged(there, target, arguments.get("judged"))
             if there is not None:
                 workspace.require_free(there, target)
                 _require_other(old, new, moved, there)
@@ -599,6 +799,21 @@ def move(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Reply:
                 side = target if _is_of_target(error, new) else source
                 raise _move_failure(workspace, error, source, target, side) from error
     return {}, b""
+
+
+def _try_target(
+    workspace: Workspace, target: str, moved: os.stat_result, arguments: dict[str, Any]
+) -> None:
+    """See whether the new name can be had; directories on the way to it can be made."""
+    with workspace.failures(target):
+        try:
+            with workspace.locate(target, follow=False) as new:
+                there = new.status()
+                if there is not None and not os.path.samestat(there, moved):
+                    workspace.require_free(there, target)
+                    _require_replaceable(moved, there, target, arguments.get("overwrite", False))
+        except FileNotFoundError:
+            pass
 
 
 def _require_other(old: Place, new: Place, moved: os.stat_result, there: os.stat_result) -> None:
@@ -667,20 +882,23 @@ def _move_failure(
 
 
 def status(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Reply:
-    """What is at a path; links inside the workspace are followed."""
+    """What is at a path; links inside the workspace are followed, unless told not to."""
     path = workspace.spelled_out(arguments["path"])
+    flags = os.O_PATH if arguments.get("follow", True) else os.O_PATH | os.O_NOFOLLOW
+    nothing = {"exists": False, "type": None, "size": None, "hash": None, "key": None}
     with workspace.failures(path):
         try:
-            fd = workspace.open(path, os.O_PATH)
+            fd = workspace.open(path, flags)
         except (FileNotFoundError, NotADirectoryError):
-            return {"exists": False, "type": None, "size": None, "hash": None, "key": None}, b""
+            return {**nothing, "mark": None, "modified": None}, b""
         try:
             found = os.fstat(fd)
             key = workspace.key(fd)
         finally:
             os.close(fd)
     reply = {"exists": True, "type": letter(found.st_mode), "size": found.st_size}
-    return {**reply, "hash": None, "key": key}, b""
+    more = {"hash": None, "key": key, "mark": mark(found), "modified": time_text(found.st_mtime_ns)}
+    return {**reply, **more}, b""
 
 
 OPERATIONS: dict[str, Operation] = {
@@ -691,4 +909,5 @@ OPERATIONS: dict[str, Operation] = {
     "delete": tree.delete,
     "move": move,
     "stat": status,
+    "resolve": places.resolve,
 }

@@ -23,8 +23,12 @@ _MAX_WARNINGS = 20
 
 _RECORD = re.compile(rb"([^\0]+)\0(\d+)(?::(\d+):|-)([^\n]*)\n")
 _RECORD_START = re.compile(rb"([^\0]+)\0(\d+)(?::(\d+):|-)")
+_NAMED = re.compile(rb"([^\0]+)\0")
+_COUNTED = re.compile(rb"([^\0]+)\0(\d+)\r?\n")
 _BINARY = re.compile(
-    rb"\./(.*?): binary file matches \(found \"\\0\" byte around offset \d+\)\n", re.DOTALL
+    rb"(\./.*?|/proc/self/fd/\d+): binary file matches "
+    rb"\(found \"\\0\" byte around offset \d+\)\n",
+    re.DOTALL,
 )
 
 
@@ -33,9 +37,9 @@ class _File:
 
     __slots__ = ("has_more", "label", "lines", "matches", "name", "size")
 
-    def __init__(self, name: bytes) -> None:
+    def __init__(self, name: bytes, prefix: str) -> None:
         self.name = name
-        self.label = spelled(name.decode("utf-8", "surrogateescape")).encode()
+        self.label = spelled(prefix + name.decode("utf-8", "surrogateescape")).encode()
         self.lines: list[tuple[bool, bytes, bool]] = []
         self.matches = 0
         self.size = 0
@@ -99,7 +103,18 @@ def _around(window: bytes, anchor: int, before: int, after: int, line_chars: int
     return head.encode() + shown_text + tail.encode()
 
 
-class Hits:
+class _Opened:
+    """Names of files, as ripgrep says them or as it was given descriptors of them."""
+
+    def __init__(self) -> None:
+        self._opened: dict[bytes, bytes] = {}
+
+    def name(self, path: bytes) -> bytes:
+        """The path of the workspace that ripgrep means."""
+        return self._opened.get(path) or path.removeprefix(b"./")
+
+
+class Hits(_Opened):
     """ripgrep's output → the lines to show, sorted by path, within the limits.
 
     Output of any size is taken in bounded memory: files that come too late in the order
@@ -110,8 +125,10 @@ class Hits:
         warnings: what went wrong, for the model.
     """
 
-    def __init__(self, options: Options, name_filter: Filter) -> None:
+    def __init__(self, options: Options, name_filter: Filter, prefix: str = "") -> None:
+        super().__init__()
         self._options = options
+        self._prefix = prefix
         self._filter = name_filter
         self._buffer = b""
         self._long: _LongLine | None = None
@@ -184,6 +201,11 @@ class Hits:
         yield from self._take_binaries(self._buffer)
         self._end_file()
 
+    def begin(self, opened: dict[bytes, bytes]) -> None:
+        """The next output is of these files: what ripgrep calls them → their names."""
+        self._opened = opened
+        self._path = self._buffer = b""
+
     def _begin_long(self) -> Pauses:
         """Stop holding a line that has no end yet."""
         self._buffer = yield from self._take_binaries(self._buffer)
@@ -217,25 +239,27 @@ class Hits:
                 return data[position:]
             position = said.end()
             yield from self._pause()
-            if self._file is not None and self._file.name == said[1]:
+            name = self.name(said[1])
+            if self._file is not None and self._file.name == name:
                 self._file = None  # its lines up to here say less than that it is binary
             self._end_file()
-            self._work += self._filter.work(said[1])
-            if self._filter.takes(said[1]):
-                self._file = _File(said[1])
+            self._work += self._filter.work(name)
+            if self._filter.takes(name):
+                self._file = _File(name, self._prefix)
                 line = self._file.label + b": binary file matches"
                 self._file.add(True, line, self._options.max_bytes)
 
     # ─── records → files ────────────────────────────────────────────────────────────
 
     def _begin_file(self, path: bytes) -> Pauses:
-        self._path = path
-        name = (yield from self._take_binaries(path)).removeprefix(b"./")
+        # What is said of binary files stands before the path of the next file, and only once.
+        self._path = yield from self._take_binaries(path)
+        name = self.name(self._path)
         self._end_file()
         self._last_match = self._last_line = 0
         self._work += self._filter.work(name)
         if self._filter.takes(name):
-            self._file = _File(name)
+            self._file = _File(name, self._prefix)
 
     def _add(self, number: int, column: bytes | None, line: bytes, *, clipped: bool) -> None:
         """Add a line of the open file; a match if it has a column."""
@@ -253,8 +277,10 @@ class Hits:
         self._last_line = number
         if column is not None:
             self._last_match = number
-        mark = b"-%d-" if column is None else b":%d:"
-        text = file.label + mark % number + line.replace(b"\0", b"")
+        mark = b"-" if column is None else b":"
+        if options.numbers:
+            mark += b"%d" % number + mark
+        text = file.label + mark + line.replace(b"\0", b"")
         file.add(column is not None, text, options.max_bytes, clipped=clipped)
 
     def _end_file(self) -> None:
@@ -347,3 +373,127 @@ class Hits:
         if rest <= 0:
             return warnings
         return [*warnings[: _MAX_WARNINGS - 1], f"and {rest + 1} more warnings"]
+
+
+class Names(_Opened):
+    """ripgrep's names of files with matches → the lines to show, sorted by path.
+
+    The same as `Hits` where no lines of the files are shown: only names, or how many lines of
+    each match.
+
+    Attributes:
+        read: bytes taken.
+        warnings: what went wrong, for the model.
+    """
+
+    def __init__(self, options: Options, name_filter: Filter, prefix: str = "") -> None:
+        super().__init__()
+        self._options = options
+        self._filter = name_filter
+        self._prefix = prefix
+        self._counts = options.show == "counts"
+        self._record = _COUNTED if self._counts else _NAMED
+        self._rest = b""
+        self._found: list[tuple[bytes, int]] = []
+        self._files = self._matches = self._size = self._held = self._work = 0
+        self._more_warnings = 0
+        self._partial = False
+        self.read = 0
+        self.warnings: list[str] = []
+
+    def stop(self, reason: str) -> None:
+        """There is no more output, though it is not complete."""
+        self._partial = True
+        self.warn(reason)
+
+    def warn(self, warning: str) -> None:
+        """Keep a warning; those that come too late to be shown are only counted."""
+        if len(self.warnings) < _MAX_WARNINGS:
+            self.warnings.append(warning)
+        else:
+            self._more_warnings += 1
+
+    def feed(self, piece: bytes) -> Pauses:
+        """Take the next piece of the output."""
+        self.read += len(piece)
+        data = self._rest + piece
+        position = 0
+        for record in self._record.finditer(data):
+            position = record.end()
+            name = self.name(record[1])
+            self._work += 1 + self._filter.work(name)
+            if self._filter.takes(name):
+                self._take(name, int(record[2]) if self._counts else 1)
+            if self._work > _SLICE:
+                self._work = 0
+                yield None
+        self._rest = data[position:]
+
+    def finish(self) -> Pauses:
+        """All output was taken."""
+        yield from ()
+
+    def begin(self, opened: dict[bytes, bytes]) -> None:
+        """The next output is of these files: what ripgrep calls them → their names."""
+        self._opened = opened
+        self._rest = b""
+
+    def _take(self, name: bytes, count: int) -> None:
+        self._files += 1
+        self._matches += count
+        size = len(self._line(name, count)) + 1
+        self._size += size
+        self._held += size
+        self._found.append((name, count))
+        if self._held > 4 * self._options.max_bytes:
+            self._in_order()
+
+    def _in_order(self) -> list[tuple[bytes, int]]:
+        """The first names; no more of them are held than the limits allow."""
+        self._found.sort()
+        size = kept = 0
+        for name, count in self._found[: self._options.max_results]:
+            size += len(self._line(name, count)) + 1
+            if size > self._options.max_bytes + 1 and kept:
+                break
+            kept += 1
+            self._held = size
+        del self._found[kept:]
+        return self._found
+
+    def _line(self, name: bytes, count: int) -> bytes:
+        label = spelled(self._prefix + name.decode("utf-8", "surrogateescape")).encode()
+        return label + b":%d" % count if self._counts else label
+
+    @property
+    def matches(self) -> int:
+        """Matching lines, or files with any where only those are told."""
+        return self._matches
+
+    @property
+    def is_exact(self) -> bool:
+        """There are no others."""
+        return not self._partial
+
+    def labels(self, most: int) -> list[str]:
+        """The first files with matches."""
+        names = (self._prefix + name.decode("utf-8", "surrogateescape")
+                 for name, _ in self._in_order()[:most])  # fmt: skip
+        return [spelled(name) for name in names]
+
+    def reply(self) -> tuple[dict[str, Any], bytes]:
+        """The reply, with as many lines as the limits allow."""
+        lines = [self._line(name, count) for name, count in self._in_order()]
+        more = [f"and {self._more_warnings} more warnings"] if self._more_warnings else []
+        reply = {
+            "matches": self._matches,
+            "shown": len(lines),
+            "files": self._files,
+            "truncated": len(lines) < self._files or self._partial,
+            "partial": self._partial,
+            "clipped": False,
+            "ignored": 0,
+            "warnings": [*self.warnings[: _MAX_WARNINGS - 1], *more] if more else self.warnings,
+            "total_bytes": self._size,
+        }
+        return reply, b"\n".join(lines)

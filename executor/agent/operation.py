@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 RUNTIME = "/opt/executor"
 RIPGREP = RUNTIME + "/bin/rg"
+PDF = (RUNTIME + "/bin/python3", RUNTIME + "/lib/libpdfium.so")
+"""What takes PDF files apart: an interpreter, and the library."""
+PROGRAM = __file__.rpartition("/")[0] + "/pdf_program.py"
 
 
 class Failure(Exception):
@@ -40,16 +43,20 @@ class Failure(Exception):
 
 
 class Command:
-    """A program to run for an operation, in the workspace, with nothing on its input.
+    """A program to run for an operation, in the workspace.
 
     Args:
         argv: the program's file and its arguments.
+        source: a descriptor of its input, which the operation closes; -1 = nothing.
+        files: descriptors that it has under the same numbers; the operation closes them.
     """
 
-    __slots__ = ("argv",)
+    __slots__ = ("argv", "files", "source")
 
-    def __init__(self, argv: list[str]) -> None:
+    def __init__(self, argv: list[str], source: int = -1, files: tuple[int, ...] = ()) -> None:
         self.argv = argv
+        self.source = source
+        self.files = files
 
 
 class Exit:

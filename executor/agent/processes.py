@@ -49,11 +49,14 @@ def spawn(
     directory: str,
     out: int,
     err: int,
+    source: int = -1,
+    files: tuple[int, ...] = (),
 ) -> int:
-    """Start the program in this file in its own session, with nothing on its input.
+    """Start the program in this file in its own session, with nothing or `source` on its input.
 
     `posix_spawn` is vfork: a third faster than fork and exec for a process of our size.
-    It can't change the directory, so the agent itself goes there and back.
+    It can't change the directory, so the agent itself goes there and back. Descriptors of
+    `files` are let through for this moment, in which nothing else can start.
 
     Returns:
         The process id. SIGCHLD will tell its end; only `reap` may wait for it.
@@ -65,12 +68,16 @@ def spawn(
     _refuse_lease(program)
     os.chdir(directory)
     try:
+        for file in files:
+            os.set_inheritable(file, True)
         pid = os.posix_spawn(
             program,
             argv,
             environment,
             file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0)
+                if source < 0
+                else (os.POSIX_SPAWN_DUP2, source, 0),
                 (os.POSIX_SPAWN_DUP2, out, 1),
                 (os.POSIX_SPAWN_DUP2, err, 2),
             ],
@@ -79,6 +86,8 @@ def spawn(
         )
     finally:
         os.chdir("/")
+        for file in files:
+            os.set_inheritable(file, False)
     prefer_as_victim(pid)
     return pid
 
@@ -207,7 +216,7 @@ def _last_pid() -> bytes:
 
 def _newest() -> bytes:
     """What the kernel says is the number of the newest process."""
-    return _read("/proc/loadavg").rpartition(b" ")[2].strip()
+    return read("/proc/loadavg").rpartition(b" ")[2].strip()
 
 
 @cache
@@ -223,7 +232,7 @@ def scan() -> dict[int, Process]:
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == own:
             continue
-        stat = _read(f"/proc/{name}/stat")
+        stat = read(f"/proc/{name}/stat")
         # The name in brackets may hold anything, brackets and spaces included.
         fields = stat[stat.rfind(b")") + 2 :].split()
         # gVisor lists no thread of such a process, and a forker leaves thousands of dead.
@@ -244,7 +253,7 @@ def _state_of_threads(pid: str) -> bytes:
     states: list[bytes] = []
     with suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
-            stat = _read(f"/proc/{pid}/task/{thread}/stat")
+            stat = read(f"/proc/{pid}/task/{thread}/stat")
             states += stat[stat.rfind(b")") + 2 :].split()[:1]
     living = [state for state in states if state not in _DEAD]
     return min(living, key=lambda state: state.decode() in _STILL) if living else b"X"
@@ -266,7 +275,8 @@ def guests_among(found: dict[int, Process]) -> set[int]:
     return guests
 
 
-def _read(path: str, most: int = _WHOLE) -> bytes:
+def read(path: str, most: int = _WHOLE) -> bytes:
+    """The beginning of a file of the kernel's; nothing where it can't be read."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -381,15 +391,32 @@ class Attribution:
 
     def _is_of_ended_call(self, process: Process, last_channel: int) -> bool:
         """Whether it is a background process of a call that has had its answer."""
-        channel = self._marker(process).removeprefix(self._prefix)
-        return channel.isdecimal() and len(channel) < 12 and int(channel) <= last_channel
+        return self._named_call(process, last_channel) is not None
+
+    def _named_call(self, process: Process, last_channel: int) -> int | None:
+        """The call that its marker names."""
+        marker = self._marker(process)
+        channel = marker.removeprefix(self._prefix)
+        is_ours = channel != marker and channel.isdecimal() and len(channel) < 12
+        return int(channel) if is_ours and int(channel) <= last_channel else None
+
+    def call_of(self, look: Look, process: Process, last_channel: int) -> int:
+        """The call that started a process, by its marker or an ancestor's; 0 = unknown."""
+        seen: set[int] = set()
+        while process.pid not in seen:
+            call = self._named_call(process, last_channel)
+            if call is not None:
+                return call
+            seen.add(process.pid)
+            process = look.processes.get(process.parent, process)
+        return 0
 
     def _marker(self, process: Process) -> str:
         key = process.pid, process.start
         marker = "" if key in self._unmarked else self._markers.get(key)
         if marker is None:
             most = _WHOLE if _is_gvisor() else _ENVIRONMENT
-            content = b"\0" + _read(f"/proc/{process.pid}/environ", most)
+            content = b"\0" + read(f"/proc/{process.pid}/environ", most)
             _, _, rest = content.partition(b"\0" + MARKER.encode() + b"=")
             marker = rest[:_LONGEST_MARKER].partition(b"\0")[0].decode("utf-8", "replace")
             if marker:  # one that has not yet called exec shows nothing, for the moment

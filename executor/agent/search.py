@@ -16,11 +16,11 @@ from collections import deque
 from functools import cache
 
 from .counters import memory_kills
-from .hits import Hits
+from .hits import Hits, Names
 from .operation import Command, Exit, Failure
 from .pattern import Pattern, require_bounded
 from .text import spelled
-from .workspace import Workspace, kind, shown
+from .workspace import Denied, Workspace, kind, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,6 +48,10 @@ _MAX_WAITING = 32 << 20
 _MAX_REASON = 2000
 _MAX_NAMED = 5
 _MAX_HIDDEN = 3
+_MAX_CANDIDATES = 100_000
+"""Files with matches that are looked at where some files may not be read."""
+_OPEN_AT_A_TIME = 100
+"""Files that are open at a time: fewer than every box may have."""
 _MAX_IGNORED = 1 << 20
 """Bytes of matches that are looked at to say that there are some in ignored files."""
 _MAX_IGNORED_FILE = "16M"
@@ -65,19 +69,27 @@ _COMMON = [
 ]
 
 
-def _run(argv: list[str], take: Take, enough: Callable[[], bool] = lambda: False) -> Runs:
+def _run(
+    argv: list[str],
+    take: Take,
+    enough: Callable[[], bool] = lambda: False,
+    files: tuple[int, ...] = (),
+) -> Runs:
     """Run a program, handing each piece of its output to `take`.
 
     More output may come in whenever `take` gives way; it waits its turn.
 
     Args:
+        argv: its file and arguments.
+        take: takes a piece.
         enough: nothing more is needed, and the program can be left to be ended.
+        files: see `Command`.
 
     Raises:
         Failure: LIMIT, much more output comes in than can be looked at.
     """
     waiting = _Waiting()
-    waiting.add((yield Command(argv)))
+    waiting.add((yield Command(argv, files=files)))
     while True:
         while waiting.pieces:
             for _ in take(waiting.next()):
@@ -116,6 +128,12 @@ class _Waiting:
         piece = self.pieces.popleft()
         self._size -= len(piece)
         return piece
+
+
+def _listing(workspace: Workspace) -> list[str]:
+    """The beginning of a command that names files, each with a NUL after it."""
+    common = [*_COMMON, *workspace.unsearched]
+    return [workspace.ripgrep, "--files", "--null", "--no-messages", *common]
 
 
 def _nothing(piece: bytes) -> Pauses:
@@ -175,13 +193,58 @@ def _require_text(name: str, value: str) -> None:
         )
 
 
+class _Hidden:
+    """The files below a directory that rules deny to read: searches leave them out.
+
+    Args:
+        workspace: that is searched.
+        base: the directory, as the search names it; it may lead through links.
+    """
+
+    def __init__(self, workspace: Workspace, base: str) -> None:
+        restrictions = workspace.restrictions
+        self._restrictions = restrictions if restrictions and restrictions.hides_any else None
+        self.is_watched = self._restrictions is not None
+        self._asks = restrictions is not None and restrictions.asks
+        self._place = ""
+        if self._restrictions is not None:
+            fd = workspace.open(base, os.O_PATH)
+            try:
+                self._place = workspace.real(fd)
+                status = os.fstat(fd)
+            finally:
+                os.close(fd)
+            is_directory = stat.S_ISDIR(status.st_mode)
+            self._restrictions.require("read", self._place, is_directory)
+            if not is_directory:
+                self._restrictions = None  # there is nothing else to be searched
+
+    def __bool__(self) -> bool:
+        return self._restrictions is not None
+
+    def takes(self, path: str) -> bool:
+        """Is this file one of them? Its path begins at the directory."""
+        if self._restrictions is None:
+            return False
+        return self._restrictions.hides(f"{self._place}/{path}" if self._place else path)
+
+    def told(self, count: int) -> str:
+        """The sentence on files that are left out."""
+        them = "it" if count == 1 else "them"
+        said = f"{count} file{'s' * (count > 1)} left out: rules deny to read {them}"
+        return f"{said}{', or ask first: give the path of one' if self._asks else ''}."
+
+
 # ─── glob ───────────────────────────────────────────────────────────────────────────
 
 
 class _Matches:
     """The first matches in order, and how many there are, by reading of the pattern."""
 
-    def __init__(self, pattern: Pattern, prefix: str, keep: int, age_of: Any) -> None:
+    def __init__(
+        self, pattern: Pattern, prefix: str, keep: int, age_of: Any, hidden: _Hidden
+    ) -> None:
+        self._hidden = hidden
         self._pattern = pattern
         self._prefix = prefix
         self._keep = keep
@@ -189,13 +252,16 @@ class _Matches:
         self.kept: list[tuple[int, bytes]] = []
         self.reading: int | None = None
         self.counts: dict[int, int] = {}
-        self.seen = 0
+        self.seen = self.denied = 0
 
     def offer(self, path: str) -> None:
         """Take a path relative to the pattern's base, if it matches."""
         self.seen += 1
         reading = self._pattern.reading(path)
         if reading is None:
+            return
+        if self._hidden.takes(path):
+            self.denied += 1
             return
         self.counts[reading] = self.counts.get(reading, 0) + 1
         if self.reading is None or reading < self.reading:
@@ -244,10 +310,15 @@ def glob(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
         except (FileNotFoundError, NotADirectoryError):
             _require_closed(pattern, "pattern")
             return _globbed([], 0, 0, False, _hint(base, None))
+        if pattern.literal or not stat.S_ISDIR(status.st_mode):
+            _Hidden(workspace, base)  # refuses it if it is one
     if pattern.literal or not stat.S_ISDIR(status.st_mode):
-        found = [os.fsencode(base)] if pattern.literal and stat.S_ISREG(status.st_mode) else []
+        is_it = pattern.literal and stat.S_ISREG(status.st_mode)
+        found = [os.fsencode(workspace.prefix + base)] if is_it else []
         return _globbed(found, len(found), 0, False, None if found else _hint(base, status))
-    return (yield from _Glob(workspace, pattern, base, arguments).run())
+    with workspace.failures(base):
+        search = _Glob(workspace, pattern, base, arguments)
+    return (yield from search.run())
 
 
 def _require_directory(workspace: Workspace, path: str) -> None:
@@ -329,11 +400,13 @@ class _Glob:
         self._prefix = base + "/" if base else ""
         self._parts = 0 if workspace.beneath else 1
         self._strip = len(os.fsencode(self._prefix)) + 2
+        self._named = os.fsencode(workspace.prefix)
         self._rest = b""
         age_of = self._age if arguments.get("order") == "modified" else _no_age
         keep = arguments.get("max_results", 1000)
-        self._visible = _Matches(pattern, self._prefix, keep, age_of)
-        self._all = _Matches(pattern, self._prefix, keep, age_of)
+        self._hidden = hidden = _Hidden(workspace, base)
+        self._visible = _Matches(pattern, self._prefix, keep, age_of, hidden)
+        self._all = _Matches(pattern, self._prefix, keep, age_of, hidden)
         self._links: dict[str, list[str]] = {}
         self._link_count = self._work = 0
         self._unreadable: list[str] = []
@@ -348,7 +421,7 @@ class _Glob:
 
     def run(self) -> Steps:
         """The reply."""
-        argv = [self._workspace.ripgrep, "--files", "--null", "--no-messages", *_COMMON]
+        argv = _listing(self._workspace)
         if self._pattern.depth is not None:
             argv.append(f"--max-depth={self._pattern.depth}")
         kills = _kills()
@@ -365,7 +438,7 @@ class _Glob:
                     yield from self._offer(self._visible, path)
         elif self._links:
             yield from self._add_links()
-        found = self._visible.sorted()
+        found = [self._named + path for path in self._visible.sorted()]
         reading = self._visible.reading if found else self._all.reading
         everything = self._all.counts.get(reading, 0) if reading is not None else 0
         ignored = max(0, everything - self._visible.total)
@@ -389,6 +462,8 @@ class _Glob:
         notes = []
         if ignored:
             notes.append(f"{ignored} match{'es' * (ignored > 1)} hidden by .gitignore.")
+        if denied := max(self._visible.denied, self._all.denied):
+            notes.append(self._hidden.told(denied))
         if self._unreadable:
             notes.append(_unread(self._unreadable))
         if self._partial:
@@ -414,9 +489,11 @@ class _Glob:
             entries += 1
             try:
                 fd = self._open(directory)
+            except Denied:
+                continue  # what is in it is counted where ripgrep names it
             except OSError as error:
                 if error.errno in (errno.EACCES, errno.EPERM):
-                    self._unreadable.append(self._prefix + directory)
+                    self._unreadable.append(self._workspace.prefix + self._prefix + directory)
                 continue
             try:
                 with os.scandir(fd) as scan:
@@ -496,7 +573,11 @@ class _Glob:
 
 
 class Options:
-    """What is searched for, and how much of it is shown."""
+    """What is searched for, and how much of it is shown.
+
+    `show` is what is told of the matches: `lines`, the names of `files` that have any, or how
+    many matching lines each file has, `counts`.
+    """
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         context: int = arguments.get("context", 2)
@@ -507,28 +588,54 @@ class Options:
         self.max_results: int = arguments.get("max_results", 2000)
         self.max_bytes: int = arguments.get("max_bytes", 100_000)
         self.line_chars: int = arguments.get("line_chars", 500)
+        self.numbers: bool = arguments.get("numbers", True)
+        self.named: str = arguments.get("named", "")
+        self.show: str = arguments.get("show", "lines")
         self.expression = _expression(arguments)
 
-    def argv(self, program: str, path: str, *, ignored: bool, narrow: list[str]) -> list[str]:
-        """The command that searches `path`."""
+    def argv(
+        self,
+        program: str,
+        path: str,
+        *,
+        ignored: bool,
+        narrow: list[str],
+        show: list[str] | None = None,
+    ) -> list[str]:
+        """The command that searches `path`; `show` is what it prints instead."""
         return [
             program,
             *_COMMON,
             *(["--no-ignore"] if ignored else []),
-            "--no-heading",
-            "--line-number",
-            "--column",
             "--with-filename",
             "--null",
             "--binary",
-            "--no-context-separator",
-            f"--before-context={self.before}",
-            f"--after-context={self.after}",
-            f"--max-count={self.per_file + 1}",
+            *(self._shown() if show is None else show),
             *narrow,
             *self.expression,
             "--",
             "./" + path,
+        ]
+
+    def argv_of(self, program: str, paths: list[str]) -> list[str]:
+        """The command that searches these files, whatever they are called."""
+        common = [*_COMMON, "--with-filename", "--null", "--binary"]
+        return [program, *common, *self._shown(), *self.expression, "--", *paths]
+
+    def _shown(self) -> list[str]:
+        """The options that say what is printed of a match."""
+        if self.show == "files":
+            return ["--files-with-matches"]
+        if self.show == "counts":
+            return ["--count"]
+        return [
+            "--no-heading",
+            "--line-number",
+            "--column",
+            "--no-context-separator",
+            f"--before-context={self.before}",
+            f"--after-context={self.after}",
+            f"--max-count={self.per_file + 1}",
         ]
 
 
@@ -555,6 +662,7 @@ class Filter:
         self._base = base + "/" if base else ""
         self._name_only = True
         self._negated = self._has_brackets = False
+        self.hidden: _Hidden | None = None
         self._best = _ANY_READING
         self.pattern: Pattern | None = None
         self.flags = [f"--type={type_}"] if type_ else []
@@ -590,9 +698,23 @@ class Filter:
         return self.pattern.work(path) * (1 if self._name_only or not self._base else 2)
 
     def takes(self, path: bytes) -> bool:
+        """Is a path of the workspace wanted, and may it be read?"""
+        return self.wants(path) and not (self.hidden and self.hides(path))
+
+    def wants(self, path: bytes) -> bool:
         """Is a path of the workspace wanted?"""
         reading = self._reading(path)
         return (reading is not None and reading <= self._best) != self._negated
+
+    @property
+    def is_watched(self) -> bool:
+        """There are files that may not be read."""
+        return self.hidden is not None and self.hidden.is_watched
+
+    def hides(self, path: bytes) -> bool:
+        """May it not be read?"""
+        text = os.fsdecode(path)
+        return self.hidden is not None and self.hidden.takes(text.removeprefix(self._base))
 
     def _reading(self, path: bytes) -> int | None:
         """How literally the pattern matches the path from the root or the searched directory."""
@@ -623,7 +745,7 @@ class Filter:
                     work = 0
                     yield None
 
-        argv = [workspace.ripgrep, "--files", "--null", "--no-messages", *_COMMON]
+        argv = _listing(workspace)
         yield from _run_whole([*argv, "--", "./" + base], take)
         return {}, b""
 
@@ -643,6 +765,8 @@ def grep(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
             # The search says nothing that a model could use when this fails.
             os.close(workspace.open(base, os.O_RDONLY))
     name_filter = Filter(arguments.get("file_pattern"), arguments.get("type"), base)
+    with workspace.failures(path):
+        name_filter.hidden = _Hidden(workspace, base)
     yield from name_filter.prepare()
     yield from name_filter.settle(workspace, base)
     hits, exit = yield from _search(workspace, options, base, name_filter, ignored=False)
@@ -650,11 +774,15 @@ def grep(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
         anything = yield from _sees_anything(workspace, base)
         if not anything:
             hits, exit = yield from _search(workspace, options, base, name_filter, ignored=True)
-    for warning in _warnings(exit):
+    for warning in _warnings(workspace.prefix or options.named, exit):
         hits.warn(warning)
+    if name_filter.hidden:
+        denied = yield from _count_hidden(workspace, base, name_filter)
+        if denied:
+            hits.warn(name_filter.hidden.told(denied))
     hidden = None
     if not hits.matches and stat.S_ISDIR(status.st_mode):
-        hidden = yield from _look_at_ignored(workspace, options, arguments, base)
+        hidden = yield from _look_at_ignored(workspace, options, arguments, name_filter, base)
     reply, data = hits.reply()
     if hidden is not None and hidden.matches:
         reply["ignored"] = hidden.matches
@@ -665,10 +793,15 @@ def grep(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
 
 
 def _look_at_ignored(
-    workspace: Workspace, options: Options, arguments: dict[str, Any], base: str
-) -> Generator[Command | None, bytes | Exit | None, Hits]:
+    workspace: Workspace,
+    options: Options,
+    arguments: dict[str, Any],
+    name_filter: Filter,
+    base: str,
+) -> Generator[Command | None, bytes | Exit | None, Hits | Names]:
     """What would be found in ignored files too; large ones among them are left out."""
     everything = Filter(arguments.get("file_pattern"), arguments.get("type"), base)
+    everything.hidden = name_filter.hidden
     yield from everything.prepare()
     everything.flags = [*everything.flags, f"--max-filesize={_MAX_IGNORED_FILE}"]
     hits, _ = yield from _search(
@@ -677,7 +810,33 @@ def _look_at_ignored(
     return hits
 
 
-def _hidden(hits: Hits) -> str:
+def _count_hidden(
+    workspace: Workspace, base: str, name_filter: Filter
+) -> Generator[Command | None, bytes | Exit | None, int]:
+    """How many files are wanted and may not be read.
+
+    Whether they hold what was searched for is not said: that would tell of their content.
+    """
+    count = work = 0
+    rest = b""
+
+    def take(piece: bytes) -> Pauses:
+        nonlocal rest, count, work
+        *paths, rest = (rest + piece).split(b"\0")
+        for path in paths:
+            name = path.removeprefix(b"./")
+            count += name_filter.hides(name) and name_filter.wants(name)
+            work += _OPEN + name_filter.work(name)
+            if work > _SLICE:
+                work = 0
+                yield None
+
+    argv = _listing(workspace)
+    yield from _run_whole([*argv, *name_filter.flags, "--", "./" + base], take)
+    return count
+
+
+def _hidden(hits: Hits | Names) -> str:
     """The sentence on matches in ignored files."""
     count = f"{'' if hits.is_exact else 'more than '}{hits.matches}"
     plural = "" if hits.matches == 1 and hits.is_exact else "es"
@@ -695,9 +854,17 @@ def _search(
     *,
     ignored: bool,
     most: int = _MAX_OUTPUT,
-) -> Generator[Command | None, bytes | Exit | None, tuple[Hits, Exit]]:
-    hits = Hits(options, name_filter)
-    argv = options.argv(workspace.ripgrep, base, ignored=ignored, narrow=name_filter.flags)
+) -> Generator[Command | None, bytes | Exit | None, tuple[Hits | Names, Exit]]:
+    kind_of_hits = Hits if options.show == "lines" else Names
+    hits = kind_of_hits(options, name_filter, workspace.prefix or options.named)
+    narrow = [*name_filter.flags, *workspace.unsearched]
+    if name_filter.is_watched:
+        argv = options.argv(
+            workspace.ripgrep, base, ignored=ignored, narrow=narrow, show=["--files-with-matches"]
+        )
+        exit = yield from _search_opened(workspace, options, argv, name_filter, hits, most)
+        return hits, exit
+    argv = options.argv(workspace.ripgrep, base, ignored=ignored, narrow=narrow)
     kills = _kills()
     exit = yield from _run(argv, hits.feed, lambda: hits.read > most)
     if hits.read > most:
@@ -714,6 +881,105 @@ def _search(
     return hits, exit
 
 
+def _search_opened(
+    workspace: Workspace,
+    options: Options,
+    argv: list[str],
+    name_filter: Filter,
+    hits: Hits | Names,
+    most: int,
+) -> Generator[Command | None, bytes | Exit | None, Exit]:
+    """The same where some files may not be read: what is searched is what the agent opened.
+
+    A path may be made to lead elsewhere between ripgrep's look at it and its opening it. So it
+    is first asked only which files are worth a look, and then has them opened for it. What the
+    first search says of files that may not be read changes nothing of what the model is told.
+    """
+    names = _Paths(name_filter)
+    kills = _kills()
+    exit = yield from _run(argv, names.take, lambda: names.is_full)
+    if exit.status == 2 and not names.read:
+        yield from _require_valid(workspace, options, name_filter)
+    elif exit.status not in (0, 1, 2):
+        raise _early_end(exit.status, kills)
+    if names.is_full:
+        hits.stop(f"only the first {_MAX_CANDIDATES} files with matches were looked at")
+    for start in range(0, len(names.found), _OPEN_AT_A_TIME):
+        yield from _search_some(
+            workspace, options, names.found[start : start + _OPEN_AT_A_TIME], hits, most
+        )
+        if hits.read > most:
+            hits.stop(f"the search was ended after {most >> 20} MiB of matches")
+            break
+    return Exit(0 if hits.matches else max(exit.status, 1), exit.stderr)
+
+
+def _search_some(
+    workspace: Workspace, options: Options, names: list[bytes], hits: Hits | Names, most: int
+) -> Generator[Command | None, bytes | Exit | None, None]:
+    """Search these files, each as it is opened now."""
+    opened: dict[bytes, bytes] = {}
+    files: list[int] = []
+    try:
+        for name in names:
+            try:
+                fd = workspace.open(os.fsdecode(name), os.O_RDONLY)
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    raise workspace.failure(error, os.fsdecode(name)) from error
+                continue  # it is gone, or it may not be read
+            files.append(fd)
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                opened[b"/proc/self/fd/%d" % fd] = name
+        if not opened:
+            return
+        hits.begin(opened)
+        argv = options.argv_of(workspace.ripgrep, [os.fsdecode(path) for path in opened])
+        kills = _kills()
+        exit = yield from _run(argv, hits.feed, lambda: hits.read > most, tuple(files))
+        if exit.status not in (0, 1, 2):
+            hits.stop(_early_end(exit.status, kills).message)
+        elif hits.read <= most:
+            yield from hits.finish()
+    finally:
+        for fd in files:
+            os.close(fd)
+
+
+class _Paths:
+    """ripgrep's names of files that are wanted, a limited number of them.
+
+    Attributes:
+        found: the names.
+        read: bytes taken.
+    """
+
+    def __init__(self, name_filter: Filter) -> None:
+        self.found: list[bytes] = []
+        self.read = self._work = self._size = 0
+        self._rest = b""
+        self._filter = name_filter
+
+    @property
+    def is_full(self) -> bool:
+        """There is no room for more."""
+        return len(self.found) >= _MAX_CANDIDATES or self._size > _MAX_WAITING
+
+    def take(self, piece: bytes) -> Pauses:
+        """Take the next piece of the output."""
+        self.read += len(piece)
+        *paths, self._rest = (self._rest + piece).split(b"\0")
+        for path in paths:
+            name = path.removeprefix(b"./")
+            self._work += _OPEN + self._filter.work(name)
+            if self._filter.takes(name) and not self.is_full:
+                self.found.append(name)
+                self._size += len(name)
+            if self._work > _SLICE:
+                self._work = 0
+                yield None
+
+
 def _require_valid(workspace: Workspace, options: Options, name_filter: Filter) -> Steps:
     """Search nothing, to learn whether it was the expression that failed."""
     argv = [workspace.ripgrep, "--no-config", *name_filter.flags, *options.expression]
@@ -727,6 +993,8 @@ def _expression_fault(stderr: bytes) -> str:
     """What ripgrep says of an expression, without its own command line and its advice."""
     said = stderr.decode("utf-8", "replace").strip().removeprefix("rg: ")
     said = said.partition("\n\nConsider ")[0]
+    if said.startswith("unrecognized file type"):
+        return f"There is no file type {said.rpartition(': ')[2]!r}. Filter by a glob instead."
     if r'literal "\n"' in said:
         return (
             r"The pattern holds \n, and a search looks at one line at a time. "
@@ -746,14 +1014,16 @@ def _sees_anything(
 ) -> Generator[Command | None, bytes | Exit | None, bool]:
     """Is there any file below `base` that is not ignored?"""
     argv = [workspace.ripgrep, "--files", "--quiet", "--no-messages", *_COMMON]
+    argv += workspace.unsearched
     exit = yield from _run_whole([*argv, "--", "./" + base], _nothing)
     return exit.status == 0
 
 
-def _warnings(exit: Exit) -> list[str]:
+def _warnings(prefix: str, exit: Exit) -> list[str]:
     lines = exit.stderr.decode("utf-8", "surrogateescape").split("\n")
-    texts = (spelled(line).removeprefix("rg: ").removeprefix("./") for line in lines)
-    return sorted(text for text in texts if text.strip())
+    texts = (spelled(line).removeprefix("rg: ") for line in lines)
+    named = (prefix + text[2:] if text.startswith("./") else text for text in texts if text.strip())
+    return sorted(named)
 
 
 OPERATIONS: dict[str, Operation] = {"glob": glob, "grep": grep}

@@ -42,7 +42,13 @@ PAUSE_INPUT = 4 << 20
 """Bytes of unsent output over which nothing more is read from the host."""
 SLICE = 0.005
 """Seconds that operations run on before the loop looks elsewhere."""
+BACKGROUND = ("begin", "await_task", "peek", "stop_task", "left", "end_left")
+RICH = ("read_image", "read_pages", "read_notebook", "edit_notebook")
+"""What `background` does; it is loaded when the first of them comes."""
 DEFAULT_LEASE = 30.0
+DIRECTORIES = "/workspaces"
+"""Directories that are mounted beside the worktree."""
+MAX_DIRECTORIES = 32
 _UNREADABLE = (
     *(FrameError, ValueError, KeyError, TypeError, AttributeError),
     *(RecursionError, OverflowError),  # JSON that is too deep; Infinity for a size
@@ -100,6 +106,7 @@ class Service:
         self.heard = time.monotonic()
         self.settings: dict[str, Any] = {}
         self.workspace: Any = None
+        self.roots: Any = None
         self.commands: Any = None
         self.operations = dict(FILE_OPERATIONS)
 
@@ -196,6 +203,10 @@ class Service:
     def _on_children(self, wake: int) -> None:
         with suppress(BlockingIOError):
             os.read(wake, 4096)
+        self.take_ended()
+
+    def take_ended(self) -> None:
+        """Reap, and tell whoever started them that they have ended."""
         for pid, status in processes.reap():
             ended = self.children.pop(pid, None)
             if ended is not None:  # otherwise an orphan, and reaping it was all
@@ -245,6 +256,7 @@ class Service:
 
     def _on_hello(self, settings: dict[str, Any]) -> None:
         from .commands import Commands
+        from .roots import Roots
         from .workspace import Workspace
 
         self.settings = settings
@@ -252,6 +264,9 @@ class Service:
         self.workspace = Workspace(settings["root"])
         if "ripgrep" in settings:
             self.workspace.ripgrep = settings["ripgrep"]
+        if "pdf" in settings:
+            self.workspace.pdf = tuple(settings["pdf"])
+        self.roots = Roots(self.workspace, settings.get("roots", ()), settings.get("hidden", ()))
         self.commands = Commands(self, settings)
 
     def send(self, data: bytes) -> None:
@@ -364,11 +379,26 @@ class Service:
             if name == "run":
                 self.commands.start(channel, arguments, body)
                 return
-            outcome = self._operation(name)(self.workspace, arguments, body)
+            if name == "shell":
+                shell = self.commands.shell
+                self.reply(channel, {"shell": shell and os.path.basename(shell)})
+                return
+            if name == "fetch":
+                self.reply(channel, *self.commands.fetch(arguments))
+                return
+            if name in BACKGROUND:
+                self.commands.background(name)(channel, arguments, body)
+                return
+            workspace = self.roots.place(name, arguments)
+            if arguments.get("rules") is not None:
+                from .restrictions import bound
+
+                workspace = bound(workspace, arguments["rules"])
+            outcome = self._operation(name)(workspace, arguments, body)
             if isinstance(outcome, tuple):
                 self.reply(channel, *outcome)
                 return
-            task = Task(self, channel, outcome)
+            task = Task(self, channel, outcome, workspace.root)
             self.calls[channel] = task
             self.runnable.append(task)
         except Exception as error:  # one faulty call must not end the box
@@ -377,9 +407,17 @@ class Service:
     def _operation(self, name: str) -> Any:
         operation = self.operations.get(name)
         if operation is None:
-            from .search import OPERATIONS  # on first use: most of an idle box's memory is code
+            # On first use: most of an idle box's memory is code.
+            if name in RICH:
+                from .notebooks import OPERATIONS
+                from .pages import OPERATIONS as PAGES
 
-            self.operations.update(OPERATIONS)
+                self.operations.update(OPERATIONS | PAGES)
+            else:
+                from .restrictions import OPERATIONS as RESTRICTIONS
+                from .search import OPERATIONS
+
+                self.operations.update(OPERATIONS | RESTRICTIONS)
             operation = self.operations.get(name)
         if operation is None:
             raise Failure("INTERNAL", f"unknown operation {name!r}")
@@ -424,9 +462,10 @@ class Service:
 class Task:
     """An operation that gives way, and the program that it may be running."""
 
-    def __init__(self, service: Service, channel: int, steps: Steps) -> None:
+    def __init__(self, service: Service, channel: int, steps: Steps, directory: str) -> None:
         self.service = service
         self.channel = channel
+        self.directory = directory
         self.steps: Generator[Any, Any, Any] = steps
         self.credit = 0
         self.is_waiting = False
@@ -488,10 +527,11 @@ class Task:
         self.out, out = os.pipe2(os.O_CLOEXEC)
         self.err, err = os.pipe2(os.O_CLOEXEC)
         try:
-            root = self.service.settings["root"]
             environment = {"PATH": os.defpath, "LANG": "C.UTF-8"}
             argv = command.argv
-            self.pid = processes.spawn(argv[0], argv, environment, root, out, err)
+            self.pid = processes.spawn(
+                argv[0], argv, environment, self.directory, out, err, command.source, command.files
+            )
         except OSError as error:
             failure = processes.start_failure(error, os.path.basename(command.argv[0]))
             self.pid = 0
@@ -586,6 +626,15 @@ def _identity(path: str) -> list[int] | None:
     return [status.st_dev, status.st_ino]
 
 
+def _mounted() -> list[str]:
+    """Where the host has mounted what it looks at again."""
+    try:
+        more = sorted(os.listdir(DIRECTORIES))[:MAX_DIRECTORIES]
+    except OSError:
+        more = []
+    return ["/workspace", "/etc/passwd", *(f"{DIRECTORIES}/{name}" for name in more)]
+
+
 def _content_hash() -> str:
     try:
         with open(RUNTIME + "/hash", encoding="ascii") as file:
@@ -601,10 +650,11 @@ def serve(source: int, sink: int) -> None:
     service = Service(source, sink)
     version = ".".join(map(str, sys.version_info[:3]))
     ready: dict[str, Any] = {"hash": _content_hash(), "pid": os.getpid(), "python": version}
-    ready["mounted"] = {path: _identity(path) for path in ("/workspace", "/etc/passwd")}
+    ready["mounted"] = {path: _identity(path) for path in _mounted()}
     service.send(encode_json(frame.READY, 0, ready))
     # While the host reads READY, load what its first frame needs.
     from .commands import Commands  # noqa: F401
+    from .roots import Roots  # noqa: F401
     from .workspace import Workspace  # noqa: F401
 
     # Calls are freed by counting references; looking for cycles between them would cost

@@ -4,12 +4,19 @@ The first 64 KiB stay in memory, since most commands say less. Then the output g
 an unlinked file of at most `cap` bytes: its first half fills once, its second half is a
 ring. Whatever is printed, a command costs `cap` bytes at the most, and the writer is
 never held up.
+
+What an ended command leaves on the `Shelf` can be fetched in pieces for a while.
 """
 
 import os
+import time
 
 MEMORY = 64 << 10
 CAP = 16 << 20
+SHELVED = 8
+"""Outputs of ended commands that are kept for fetching; the oldest goes first."""
+SHELF_LIFE = 60.0
+"""Seconds without a fetch after which an output is forgotten."""
 
 
 class Spool:
@@ -64,6 +71,38 @@ class Spool:
             return self._get(0, self.total), b""
         return self._get(0, head), self._get(self.total - tail, tail)
 
+    def kept(self) -> tuple[int, int]:
+        """How many bytes are there of the beginning, and how many of the end.
+
+        All of it counts as beginning where nothing is missing.
+        """
+        if self._memory is not None:
+            return self.total, 0
+        if self._file < 0:
+            head = min(len(self._stored_head), self.total)
+            rest = self.total - head
+            return (self.total, 0) if rest <= len(self._tail) else (head, len(self._tail))
+        if self.total <= self._cap:
+            return self.total, 0
+        return self._cap // 2, self._cap // 2
+
+    def piece(self, position: int, size: int) -> bytes:
+        """Bytes from a position on, of those that are kept: what lies between is skipped."""
+        head, tail = self.kept()
+        if position < head:
+            return self._part(position, min(size, head - position))
+        position = max(position, self.total - tail)
+        return self._part(position, min(size, self.total - position))
+
+    def _part(self, position: int, size: int) -> bytes:
+        if self._memory is not None:
+            return bytes(self._memory[position : position + size])
+        if self._file >= 0:
+            return self._get(position, size)
+        first = self._stored_head[position : position + size]
+        start = len(self._tail) - (self.total - position - len(first))
+        return first + bytes(self._tail[start : start + size - len(first)])
+
     def close(self) -> None:
         """Free the file."""
         if self._file >= 0:
@@ -89,7 +128,7 @@ class Spool:
         self._stored_head = kept + data[: MEMORY - len(kept)]
         self._tail = bytearray(kept)
         try:
-            self._file = os.open(self._directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            self._file = _unlinked_file(self._directory)
             self._put(0, kept)
         except OSError:
             self.close()
@@ -136,3 +175,94 @@ class Spool:
             position += len(piece)
             size -= len(piece)
         return b"".join(pieces)
+
+
+def _unlinked_file(directory: str) -> int:
+    """A file without a name, which is gone when it is closed.
+
+    Raises:
+        OSError: none can be made.
+    """
+    try:
+        return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError:
+        # gVisor has no such files: make one that nobody can have foreseen, and unlink it.
+        path = os.path.join(directory, f"spool-{os.urandom(8).hex()}")
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        file = os.open(path, flags, 0o600)
+        try:
+            os.unlink(path)
+        except OSError:
+            os.close(file)
+            raise
+        return file
+
+
+class Shelved:
+    """The output of an ended command.
+
+    Args:
+        spools: by the stream's name.
+        unwanted: bytes that are not the command's own, and are left out.
+    """
+
+    __slots__ = ("_unwanted", "spools", "used")
+
+    def __init__(self, spools: dict[str, Spool], unwanted: bytes) -> None:
+        self.spools = spools
+        self._unwanted = unwanted
+        self.used = time.monotonic()
+
+    def piece(self, name: str, position: int, size: int) -> tuple[bytes, int]:
+        """The next bytes of a stream, and where the ones after them begin."""
+        spool = self.spools[name]
+        head, tail = spool.kept()
+        if position >= head:
+            position = max(position, spool.total - tail)
+        data = spool.piece(position, size)
+        at = position + len(data)
+        if self._unwanted and name == "stderr":
+            data = data.replace(self._unwanted, b"")
+        return data, at
+
+    def close(self) -> None:
+        """Free the files."""
+        for spool in self.spools.values():
+            spool.close()
+
+
+class Shelf:
+    """Outputs of ended commands, until they are fetched or too old."""
+
+    def __init__(self) -> None:
+        self._shelved: dict[int, Shelved] = {}
+        self._last = 0
+
+    def put(self, output: Shelved) -> int:
+        """Keep an output; the number that it can be had by."""
+        self.clear_old()
+        while len(self._shelved) >= SHELVED:
+            self.drop(next(iter(self._shelved)))
+        self._last += 1
+        self._shelved[self._last] = output
+        return self._last
+
+    def get(self, number: int) -> Shelved | None:
+        """The output of this number; None if it is gone."""
+        self.clear_old()
+        output = self._shelved.get(number)
+        if output is not None:
+            output.used = time.monotonic()
+        return output
+
+    def drop(self, number: int) -> None:
+        """Forget an output."""
+        output = self._shelved.pop(number, None)
+        if output is not None:
+            output.close()
+
+    def clear_old(self) -> None:
+        """Forget what nobody has asked for in a while."""
+        until = time.monotonic() - SHELF_LIFE
+        for number in [n for n, output in self._shelved.items() if output.used < until]:
+            self.drop(number)

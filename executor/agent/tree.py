@@ -12,7 +12,7 @@ import os
 import stat
 
 from .operation import Failure
-from .workspace import SAFE, Place, Workspace, kind, letter, shown
+from .workspace import SAFE, Denied, Place, Workspace, kind, letter, require_judged, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -280,11 +280,15 @@ def delete(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Step
         if status is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         workspace.require_free(status, path)
-        name = workspace.plain(path)
+        require_judged(status, path, arguments.get("judged"))
+        name = workspace.prefix + workspace.plain(path)
+        is_tree = stat.S_ISDIR(status.st_mode) and arguments.get("recursive", False)
+        if arguments.get("trial", False) and (is_tree or not stat.S_ISDIR(status.st_mode)):
+            return {"deleted": 0, "truncated": False}, b""
         if not stat.S_ISDIR(status.st_mode):
             os.unlink(place.name, dir_fd=place.parent)
             deletion.done(None, name)
-        elif not arguments.get("recursive", False):
+        elif not is_tree:
             raise Failure(
                 "NOT_A_FILE",
                 f"{shown(path)} is a directory. Use recursive=true to delete it and all below it.",
@@ -383,7 +387,12 @@ class _Clearing:
     def _enter(self, parent: int, name: str, label: str) -> Pauses:
         """Open a directory and remove the files in it; one that can't be opened may be empty."""
         try:
+            if self._fd >= 0:
+                self._require_writable(name, is_directory=True)
             fd = os.open(name, _DIRECTORY, dir_fd=parent)
+        except Denied as error:
+            self._fail(error, label)
+            return
         except OSError as error:
             self._remove_unopened(parent, name, label, error)
             return
@@ -410,6 +419,12 @@ class _Clearing:
         else:
             self._deletion.done(self._above, label)
 
+    def _require_writable(self, name: str, *, is_directory: bool) -> None:
+        """Let an entry of the open directory be removed, unless a rule denies it."""
+        restrictions = self._workspace.restrictions
+        if restrictions is not None:
+            restrictions.require("write", self._workspace.real(self._fd, name), is_directory)
+
     def _unlink_files(self, level: _Emptied) -> Pauses:
         """Remove all but the directories of the open directory, and note those."""
         with os.scandir(self._fd) as entries:
@@ -420,6 +435,7 @@ class _Clearing:
                     level.directories.append(entry.name)
                     continue
                 try:
+                    self._require_writable(entry.name, is_directory=False)
                     os.unlink(entry.name, dir_fd=self._fd)
                     self._deletion.done(level, entry.name)
                 except FileNotFoundError:

@@ -15,12 +15,14 @@ import stat
 import struct
 from _blake2 import blake2b
 
-from .operation import RIPGREP, Failure
+from .operation import PDF, RIPGREP, Failure
 from .text import spelled, unspelled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from .restrictions import Restrictions
 
 MOUNT = "/workspace"
 DIRECTORY = os.O_PATH | os.O_DIRECTORY
@@ -97,6 +99,27 @@ def identity(status: os.stat_result) -> tuple[int, ...]:
     )
 
 
+def mark(status: os.stat_result) -> str:
+    """Changes whenever the file is replaced, written or its mode changed."""
+    return ":".join(map(str, identity(status)))
+
+
+def require_judged(there: os.stat_result | None, path: str, judged: str | None) -> None:
+    """Refuse to lose anything else than what the host has judged the change by.
+
+    Args:
+        there: what is at the path.
+        path: for the message.
+        judged: the mark of what was there; empty = nothing, None = it does not matter.
+    """
+    if judged is None or judged == ("" if there is None else mark(there)):
+        return
+    what = "appeared" if not judged else "changed" if there is not None else "went away"
+    raise Failure(
+        "CONFLICT", f"{shown(path)} {what} while the call was judged; make the call again."
+    )
+
+
 def rename_exclusive(source_parent: int, source: str, parent: int, name: str) -> None:
     """Rename that fails with `FileExistsError` instead of replacing anything."""
     renameat2 = getattr(_libc, "renameat2", None)
@@ -138,6 +161,25 @@ def _exists(parent: int, name: str) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+class Denied(PermissionError):
+    """What was opened, or would be changed, is denied by a rule of the loop."""
+
+    def __init__(self, rule: str) -> None:
+        super().__init__(errno.EACCES, os.strerror(errno.EACCES))
+        self.rule = rule
+
+
+class Asked(Denied):
+    """The same, where the rule wants somebody asked first, and nobody was."""
+
+
+class Elsewhere(PermissionError):
+    """What was opened, or would be changed, is not what the call was judged by."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.EACCES, os.strerror(errno.EACCES))
 
 
 class Place:
@@ -208,17 +250,29 @@ class Workspace:
     Attributes:
         directory: descriptor of the root.
         ripgrep: the program that searches.
+        pdf: what takes PDF files apart; see `operation.PDF`.
         beneath: the kernel resolves paths; otherwise every path is walked.
+        restrictions: what the loop's rules deny; None = nothing.
+        prefix: stands before what the host is told of paths below the root: nothing for the
+            worktree, whose paths have no leading slash.
+        unsearched: options of ripgrep that leave out what is not searched.
+        box: all that is around it, where that may be looked at; None = nothing.
     """
 
     def __init__(self, root: str, label: str = MOUNT) -> None:
         self.root = os.path.realpath(root)
         self.label = label
         self.ripgrep = RIPGREP
+        self.pdf = PDF
         self.directory = os.open(self.root, DIRECTORY | os.O_CLOEXEC)
         self._root = self.root.rstrip("/") + "/"
+        self._named = self._root
+        self.prefix = ""
+        self.unsearched: list[str] = []
+        self.box: Workspace | None = None
         self._prefix = os.fsencode(self._root)
         self.beneath = True
+        self.restrictions: Restrictions | None = None
         try:
             os.close(self.open("", DIRECTORY))
         except OSError:
@@ -227,6 +281,11 @@ class Workspace:
     def close(self) -> None:
         """Close the root."""
         os.close(self.directory)
+
+    def names_from(self, worktree: Workspace) -> None:
+        """Name files as seen from the worktree: those elsewhere by their absolute paths."""
+        self._named = worktree._root
+        self.prefix = self._root
 
     # ─── resolving ──────────────────────────────────────────────────────────────────
 
@@ -237,7 +296,18 @@ class Workspace:
 
         Raises:
             OSError: as `open(2)`; EXDEV when the path leaves the workspace.
+            Denied: it may not be read.
         """
+        fd = self._open(path, flags)
+        if self.restrictions is not None and not flags & os.O_PATH:
+            try:
+                self.restrictions.require_opened(self, fd)
+            except BaseException:
+                os.close(fd)
+                raise
+        return fd
+
+    def _open(self, path: str, flags: int) -> int:
         name = os.fsencode(path) or b"."
         if b"\0" in name:
             raise OSError(errno.EINVAL, "NUL character in a path", path)
@@ -294,13 +364,21 @@ class Workspace:
                         if links > _MAX_LINKS:
                             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
                         todo.append(opened)
-                    elif last:
-                        return opened
                     else:
                         trail.append(opened)
+                        self.enter(opened)
+                        if last:
+                            return trail.pop()
             return os.open(b".", flags | os.O_DIRECTORY, dir_fd=trail[-1])
         finally:
             _forget(trail)
+
+    def enter(self, fd: int) -> None:
+        """Look at what was opened on a walk.
+
+        Raises:
+            OSError: EXDEV, it must not be entered.
+        """
 
     def locate(self, path: str, *, follow: bool, make_parents: bool = False) -> Place:
         """The open directory and the name in it that `path` means.
@@ -312,6 +390,7 @@ class Workspace:
 
         Raises:
             OSError: as `open`.
+            Denied: it may not be written.
             Failure: INVALID_PATH, the path names no entry of a directory.
         """
         made: list[tuple[int, str]] = []
@@ -322,6 +401,7 @@ class Workspace:
                 place = Place(parent, name, made)
                 target = _link_target(place) if follow else None
                 if target is None:
+                    self._require_writable(place)
                     return place
                 os.close(parent)
                 path = target if target.startswith("/") else f"{head or '.'}/{target}"
@@ -329,6 +409,15 @@ class Workspace:
         except BaseException:
             _settle(made, undo=True)
             raise
+
+    def _require_writable(self, place: Place) -> None:
+        """Whoever locates a place is going to change it; closes it when that is denied."""
+        if self.restrictions is not None:
+            try:
+                self.restrictions.require_writable(self, place)
+            except BaseException:
+                os.close(place.parent)
+                raise
 
     def _parted(self, path: str) -> tuple[str, str]:
         """A path as its directory and its last name."""
@@ -427,6 +516,22 @@ class Workspace:
             return False
         return True
 
+    def real(self, fd: int, name: str = "") -> str:
+        """Where a file is now: relative to the root, or absolute and outside of it.
+
+        Args:
+            fd: of the file, or of the directory that it is in.
+            name: its name in the directory.
+        """
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        if path.endswith(" (deleted)") and not os.fstat(fd).st_nlink:
+            path = path.removesuffix(" (deleted)")  # otherwise that is its name
+        if name:
+            path = f"{path.rstrip('/')}/{name}"
+        if path == self._named[:-1]:
+            return ""
+        return path.removeprefix(self._named)
+
     def key(self, fd: int, name: str = "") -> str:
         """What tells a file from others, by whatever path it was reached.
 
@@ -437,11 +542,18 @@ class Workspace:
         path = os.readlink(f"/proc/self/fd/{fd}")
         if name:
             path = f"{path.rstrip('/')}/{name}"
-        if path.startswith(self._root):
-            path = path[len(self._root) :]
+        if path.startswith(self._named):
+            path = path[len(self._named) :]
         if len(path) > MAX_KEY:
             path = "#" + blake2b(os.fsencode(path), digest_size=32).hexdigest()
         return path
+
+    def named(self, path: str) -> str:
+        """A path below the root as the host is told it: from the worktree's root, or absolute."""
+        path = self.prefix + path
+        if path == self._named[:-1]:
+            return ""
+        return path.removeprefix(self._named)
 
     def require_free(self, status: os.stat_result, path: str) -> None:
         """Refuse the root and its `.git`, by whatever path they were reached.
@@ -468,6 +580,16 @@ class Workspace:
     def failure(self, error: OSError, path: str) -> Failure:
         """The reply for an error that the kernel gave for `path`."""
         name = shown(path) or "."
+        if isinstance(error, Elsewhere):
+            reason = f"{name} leads elsewhere than when the call was judged; make the call again."
+            return Failure("CONFLICT", reason)
+        if isinstance(error, Asked):
+            reason = f"{name} is not allowed: the rule {error.rule} asks first, and this call was "
+            reason += "not asked about. Make a call for this path alone."
+            return Failure("PERMISSION_DENIED", reason, {"rule": error.rule})
+        if isinstance(error, Denied):
+            reason = f"{name} is not allowed: the rule {error.rule} denies it."
+            return Failure("PERMISSION_DENIED", reason, {"rule": error.rule})
         number = error.errno or 0
         if number == errno.EPERM and self._is_pipe(path):
             number = errno.ENXIO  # gVisor opens no FIFO of a directory of the host's

@@ -11,21 +11,27 @@ import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.table import Table
 
 from executor.catalog import Catalog
-from executor.controller import Controller, Loop
+from executor.controller import Controller
 from executor.errors import ConfigError
 from executor.frontends import diagnosis, notices, shell
+from executor.frontends.asking import terminal
 from executor.frontends.lines import Item, Iteration, Lines
 from executor.frontends.options import (
+    AddDir,
+    Allow,
+    Ask,
     CallTimeout,
     Config,
     Cpus,
+    Deny,
     Disk,
     Env,
     ExecId,
@@ -34,14 +40,18 @@ from executor.frontends.options import (
     LoopType,
     MaxSeconds,
     Memory,
+    Model,
     ModeName,
     Pids,
     Quota,
     Runtime,
     Seccomp,
+    Skills,
+    TextOnly,
     Toolset,
     Uid,
     Worktree,
+    WorktreeSkills,
     environment_of,
 )
 from executor.frontends.rendering import raw_content, render_content, render_tool_result
@@ -50,15 +60,15 @@ from executor.frontends.running import (
     OK,
     Steps,
     finish,
+    require_outside,
     say,
     settings_of,
     show,
     write_json,
     write_texts,
 )
-from executor.model import Call, Finished, LoopSpec, Result
-from executor.permissions import Mode
-from executor.pipeline import Pipeline
+from executor.loop import Loop
+from executor.model import Call, Event, Finished, LoopSpec, Result, Warned
 from executor.sandbox import images as image_store
 from executor.sandbox.container import (
     LABEL_CONTROLLER,
@@ -72,7 +82,6 @@ from executor.sandbox.reaper import reap
 from executor.settings import Settings
 from executor.text import one_line, visible
 from executor.tool import Tool
-from executor.toolsets import standard
 
 MAX_LINE = 64 << 20
 """Bytes. A longer call line is refused, not held."""
@@ -81,7 +90,6 @@ LINES_AHEAD = 16
 
 app = typer.Typer(
     name="executor",
-    help="Runs a coding agent's tool calls, each loop in a container of its own.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -92,6 +100,24 @@ app.add_typer(images_app, name="images")
 app.command("shell")(shell.shell)
 
 
+def _tell_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"executor {diagnosis.version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print name and version.", is_eager=True, callback=_tell_version
+        ),
+    ] = False,
+) -> None:
+    """Runs a coding agent's tool calls, each loop in a container of its own."""
+
+
 @app.command()
 def run(
     worktree: Worktree,
@@ -99,6 +125,9 @@ def run(
     toolset: Toolset = None,
     loop_type: LoopType = None,
     mode: ModeName = None,
+    allow: Allow = None,
+    ask: Ask = None,
+    deny: Deny = None,
     image: Image = None,
     runtime: Runtime = None,
     config: Config = None,
@@ -110,6 +139,11 @@ def run(
     env: Env = None,
     exec_id: ExecId = None,
     uid: Uid = None,
+    add_dir: AddDir = None,
+    skills: Skills = None,
+    worktree_skills: WorktreeSkills = None,
+    text_only: TextOnly = None,
+    model: Model = None,
     seccomp: Seccomp = None,
     quota: Quota = None,
     disk: Disk = None,
@@ -130,6 +164,9 @@ def run(
             toolset=toolset,
             loop_type=loop_type,
             mode=mode,
+            allow=tuple(allow or ()),
+            ask=tuple(ask or ()),
+            deny=tuple(deny or ()),
             image=image,
             runtime=runtime,
             memory=memory,
@@ -140,24 +177,32 @@ def run(
             environment=environment_of(env),
             exec_id=exec_id,
             uid=uid,
+            add_dirs=tuple(add_dir) if add_dir else None,
+            skills=tuple(skills) if skills else None,
+            worktree_skills=worktree_skills,
+            text_only=text_only,
             seccomp=seccomp,
             quota=quota,
             disk_bytes=disk,
             idle_seconds=idle_seconds,
         )
 
-    finish(lambda: _run(spec, config, calls))
+    finish(lambda: _run(spec, config, calls, model))
 
 
-async def _run(make: Callable[[Catalog], LoopSpec], config: Path | None, calls: str) -> int:
+async def _run(
+    make: Callable[[Catalog], LoopSpec], config: Path | None, calls: str, model: str | None
+) -> int:
     settings, catalog = settings_of(config)
+    settings = settings.with_model(model)
     spec = make(catalog)
+    require_outside(config or settings.config_file, spec)
     source = _open_calls(calls)
     steps = Steps()
     try:
-        async with Controller(settings, catalog, progress=steps) as controller:
+        async with Controller(settings, catalog, progress=steps, approver=terminal()) as controller:
             started = time.monotonic()
-            async with controller.open(spec) as loop:
+            async with _opened(controller, spec) as loop:
                 steps.close()
                 _tell_opened(loop, time.monotonic() - started, settings.state_directory)
                 lines = Lines()
@@ -169,6 +214,25 @@ async def _run(make: Callable[[Catalog], LoopSpec], config: Path | None, calls: 
         steps.close()
         os.close(source)
     return OK
+
+
+@contextlib.asynccontextmanager
+async def _opened(controller: Controller, spec: LoopSpec) -> AsyncIterator[Loop]:
+    """An open loop; what fails beside its calls, a hook for example, is said to the person."""
+    telling: asyncio.Task[None] | None = None
+    try:
+        async with controller.open(spec) as loop:
+            telling = asyncio.create_task(_tell_warnings(loop.events()))
+            yield loop
+    finally:
+        if telling is not None:
+            await telling  # its events end with the loop
+
+
+async def _tell_warnings(events: AsyncIterator[Event]) -> None:
+    async for event in events:
+        if isinstance(event, Warned):
+            say(event.message)
 
 
 def _open_calls(name: str) -> int:
@@ -291,6 +355,9 @@ def call(
     worktree: Worktree = ".",
     toolset: Toolset = None,
     mode: ModeName = None,
+    allow: Allow = None,
+    ask: Ask = None,
+    deny: Deny = None,
     image: Image = None,
     runtime: Runtime = None,
     config: Config = None,
@@ -299,6 +366,9 @@ def call(
     pids: Pids = None,
     env: Env = None,
     uid: Uid = None,
+    add_dir: AddDir = None,
+    skills: Skills = None,
+    worktree_skills: WorktreeSkills = None,
     seccomp: Seccomp = None,
     quota: Quota = None,
     disk: Disk = None,
@@ -316,6 +386,9 @@ def call(
             worktree,
             toolset=toolset,
             mode=mode,
+            allow=tuple(allow or ()),
+            ask=tuple(ask or ()),
+            deny=tuple(deny or ()),
             image=image,
             runtime=runtime,
             memory=memory,
@@ -323,6 +396,9 @@ def call(
             pids=pids,
             environment=environment_of(env),
             uid=uid,
+            add_dirs=tuple(add_dir) if add_dir else None,
+            skills=tuple(skills) if skills else None,
+            worktree_skills=worktree_skills,
             seccomp=seccomp,
             quota=quota,
             disk_bytes=disk,
@@ -336,11 +412,13 @@ async def _call(
 ) -> int:
     given = _arguments(text)
     settings, catalog = settings_of(config)
+    spec = make(catalog)
+    require_outside(config or settings.config_file, spec)
     steps = Steps()
     try:
         async with (
-            Controller(settings, catalog, progress=steps) as controller,
-            controller.open(make(catalog)) as loop,
+            Controller(settings, catalog, progress=steps, approver=terminal()) as controller,
+            _opened(controller, spec) as loop,
         ):
             steps.close()
             notices.tell(loop.capabilities, settings.state_directory)
@@ -365,13 +443,19 @@ def _arguments(text: str) -> dict[str, Any]:
 
 async def _read_first(loop: Loop, name: str, given: dict[str, Any]) -> None:
     """A person who calls a tool has seen the file; the session must know its content too."""
-    tool, path = loop.registry.get(name), given.get("path")
-    if tool is None or tool.canonical not in ("edit_file", "write_file"):
+    tool = loop.registry.get(name)
+    reader = next((one for one in loop.registry.all() if one.canonical == "read_file"), None)
+    if reader is None or tool is None or tool.canonical not in ("edit_file", "write_file"):
         return
-    for extra in ({"limit": 1}, {"encoding": "base64"}):
-        reading = await loop.execute(Call("read", "read_file", {"path": path, **extra}))
+    known = reader.schema["properties"].keys()
+    key = "path" if "path" in known else "file_path"
+    path = given.get(key)
+    ways = [extra for extra in ({"limit": 1}, {"encoding": "base64"}) if extra.keys() <= known]
+    for extra in ways or [{}]:
+        reading = await loop.execute(Call("read", reader.name, {key: path, **extra}))
         if not reading.is_error and reading.structured is not None:
-            loop.mark_read(str(path), reading.structured["hash"])
+            if (digest := reading.structured.get("hash")) is not None:
+                loop.mark_read(str(path), digest)
             say(f"read {one_line(str(path))} first, as {name} requires")
             return
 
@@ -386,32 +470,57 @@ def tools(
         str, typer.Option("--format", help="anthropic, openai or mcp.")
     ] = "anthropic",
     loop_type: LoopType = None,
+    skills: Skills = None,
     config: Config = None,
     all: Annotated[bool, typer.Option("--all", help="Disabled ones too, with reasons.")] = False,
 ) -> None:
     """Print the tools' definitions as JSON, as a model is given them."""
 
     async def work() -> int:
-        _, catalog = settings_of(config)
-        spec = catalog.loop_spec(".", toolset=toolset, loop_type=loop_type)
+        settings, catalog = settings_of(config)
+        given = tuple(skills) if skills else None
+        spec = catalog.loop_spec(".", toolset=toolset, loop_type=loop_type, skills=given)
         faults = catalog.faults(spec)
         if format not in _FORMATS:
             faults.append(f"--format: there is no {format!r}; known: {', '.join(_FORMATS)}")
         if faults:
             raise ConfigError(faults)
-        allowed = catalog.loop_types[spec.loop_type] if spec.loop_type is not None else None
-        registry = standard.registry(catalog, spec.limits)
-        pipeline = Pipeline(registry, Mode(spec.mode), allowed, spec.loop_type)
-        shown = registry.all() if all else pipeline.enabled()
-        definitions = [_FORMATS[format](tool) for tool in shown]
+        controller = Controller(settings, catalog, opener=_never)
+        async with controller, controller.outlined(spec) as loop:
+            reasons = loop.disabled()
+            shown = [tool for tool in loop.registry.all() if all or tool.name not in reasons]
+            definitions = [
+                _FORMATS[format](replace(tool, description=loop.description(tool)))
+                for tool in shown
+            ]
         if all:
-            reasons = pipeline.disabled()
             for tool, definition in zip(shown, definitions, strict=True):
                 definition["disabled"] = reasons.get(tool.name)
         write_json(definitions)
+        if format == "openai":
+            _tell_of_long_descriptions(shown, definitions)
         return OK
 
     finish(work)
+
+
+def _never(spec: LoopSpec) -> NoReturn:
+    raise AssertionError("no loop is opened here")
+
+
+OPENAI_CHARACTERS = 1024
+"""Of a description; OpenAI's API refuses a request with a longer one."""
+
+
+def _tell_of_long_descriptions(shown: Sequence[Tool], definitions: Sequence[Any]) -> None:
+    for tool, definition in zip(shown, definitions, strict=True):
+        size = len(definition["function"]["description"])
+        if size > OPENAI_CHARACTERS:
+            say(
+                f"the description of {tool.name} has {size} characters, of which OpenAI's API "
+                f"takes {OPENAI_CHARACTERS}; give it a shorter one in the catalog: "
+                f"[tools.{tool.canonical}] description"
+            )
 
 
 _FORMATS: dict[str, Callable[[Tool], dict[str, Any]]] = {

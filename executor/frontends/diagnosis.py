@@ -51,7 +51,7 @@ async def examine(config: Path | None = None) -> Report:
     Args:
         config: the configuration file; None = the user's own.
     """
-    report = Report([Finding("executor", "ok", _version())])
+    report = Report([Finding("executor", "ok", version())])
     try:
         settings = Settings.load()
         file = config or settings.config_file
@@ -69,7 +69,8 @@ async def examine(config: Path | None = None) -> Report:
     return report
 
 
-def _version() -> str:
+def version() -> str:
+    """The version of the installed package."""
     try:
         return metadata.version("executor")
     except metadata.PackageNotFoundError:

@@ -14,11 +14,40 @@ from executor.errors import ConfigError
 Worktree = Annotated[
     str, typer.Option("--worktree", help="Directory that the loop works in.", show_default=False)
 ]
-Toolset = Annotated[str | None, typer.Option("--toolset", help="Names and schemas of the tools.")]
-LoopType = Annotated[str | None, typer.Option("--loop-type", help="Restricts the tools.")]
+Toolset = Annotated[
+    str | None,
+    typer.Option(
+        "--toolset",
+        help="Names and schemas of the tools: standard (default), claude-code, loom, or one of "
+        "the catalog.",
+    ),
+]
+LoopType = Annotated[
+    str | None,
+    typer.Option(
+        "--loop-type", help="Restricts the tools: plan, spec, phase, code, or one of the catalog."
+    ),
+]
 ModeName = Annotated[
     str | None,
     typer.Option("--mode", help="Permission mode: default, plan, acceptEdits, bypass (default)."),
+]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow",
+        help="Rule of calls that run unasked, e.g. run_command(git push *); may be repeated.",
+    ),
+]
+Ask = Annotated[
+    list[str] | None,
+    typer.Option("--ask", help="Rule of calls that are asked about; may be repeated."),
+]
+Deny = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--deny", help="Rule of calls that are refused, e.g. read_file(**/.env*); may be repeated."
+    ),
 ]
 Image = Annotated[str | None, typer.Option("--image", help="base, heavy, or any image.")]
 Runtime = Annotated[str | None, typer.Option("--runtime", help="The engine's runtime, e.g. runsc.")]
@@ -40,6 +69,37 @@ Env = Annotated[
 ]
 Uid = Annotated[
     int | None, typer.Option("--uid", help="Run as this uid instead of the worktree's owner.")
+]
+AddDir = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--add-dir",
+        help="DIR, DIR:ro or DIR:rw at /workspaces/NAME beside the worktree; may be repeated.",
+    ),
+]
+Skills = Annotated[
+    list[str] | None,
+    typer.Option("--skills", help="Directory of skills, which is trusted; may be repeated."),
+]
+WorktreeSkills = Annotated[
+    bool | None,
+    typer.Option(
+        "--worktree-skills/--no-worktree-skills",
+        help="Take skills from .claude in the worktree too; they grant nothing.",
+    ),
+]
+TextOnly = Annotated[
+    bool | None,
+    typer.Option(
+        "--text-only/--no-text-only", help="Describe pictures and pages instead of sending them."
+    ),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        help="Model that agents ask where nothing else names one; its key is ANTHROPIC_API_KEY.",
+    ),
 ]
 ExecId = Annotated[str | None, typer.Option("--exec-id", help="Name of the loop.")]
 Seccomp = Annotated[

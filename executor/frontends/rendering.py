@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
-from executor.model import Call, Result
+from executor.model import Block, Call, Result
 from executor.text import one_line, visible
 
 MAX_SUBJECT = 60
@@ -36,12 +34,37 @@ def render_content(result: Result) -> str:
 
 
 def raw_content(result: Result) -> str:
-    """All that the model is shown, as it is."""
-    return result.content if isinstance(result.content, str) else json.dumps(result.content)
+    """All that the model is shown, as it is; of what is no text, what it is."""
+    if isinstance(result.content, str):
+        return result.content
+    return "\n".join(_shown(block) for block in result.content)
+
+
+def _shown(block: Block) -> str:
+    if block.get("type") == "text":
+        return str(block["text"])
+    source = block.get("source", {})
+    data = str(source.get("data", ""))
+    size = len(data) * 3 // 4 - data[-2:].count("=")
+    return f"[{block.get('type')}: {source.get('media_type')}, {size:,} bytes]"
 
 
 def _subject(call: Call) -> str:
-    for name in ("path", "command", "pattern", "from", "language", "summary"):
+    for name in (
+        "path",
+        "file_path",
+        "notebook_path",
+        "skill",
+        "command",
+        "pattern",
+        "from",
+        "language",
+        "summary",
+        "description",
+        "task_id",
+        "shell_id",
+        "target_exec_id",
+    ):
         value = call.input.get(name)
         if isinstance(value, str):
             return one_line(value.replace("\n", " "), MAX_SUBJECT)

@@ -26,6 +26,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from executor.catalog import Catalog, load
 from executor.errors import ConfigError, SandboxError
 from executor.frontends.signals import HEARD
+from executor.model import LoopSpec
 from executor.sandbox import quota
 from executor.settings import Settings
 from executor.text import json_line, one_line, visible
@@ -193,6 +194,28 @@ def settings_of(config: Path | None) -> tuple[Settings, Catalog]:
     """The machine's settings, and the catalog with the user's file or the one named here."""
     settings = Settings.load()
     return settings, load(config or settings.config_file)
+
+
+def require_outside(config: Path | None, spec: LoopSpec) -> None:
+    """Refuse a configuration that the loop could write: it has hooks, which run here.
+
+    Args:
+        config: the file; None = there is none.
+        spec: of the loop.
+
+    Raises:
+        ConfigError: the file lies in the worktree, or in a directory that is added writable.
+    """
+    if config is None:
+        return
+    place = Path(os.path.realpath(config))
+    for root in spec.writable:
+        if place.is_relative_to(os.path.realpath(root)):
+            where = "the worktree" if root == spec.worktree else root
+            raise ConfigError(
+                f"config: {config} lies in {where}, where the loop can rewrite it; "
+                "keep it elsewhere"
+            )
 
 
 class Steps:

@@ -18,10 +18,11 @@ from typing import Annotated, Any
 import typer
 
 from executor.catalog import Catalog
-from executor.controller import Controller, Loop
+from executor.controller import Controller
 from executor.errors import ConfigError, EngineError
 from executor.frontends import notices
 from executor.frontends.options import (
+    AddDir,
     Config,
     Cpus,
     Disk,
@@ -48,6 +49,7 @@ from executor.frontends.running import (
     write_texts,
 )
 from executor.frontends.signals import HEARD
+from executor.loop import Loop
 from executor.model import MOUNT, Limits, LoopSpec, plain
 from executor.sandbox.attach import STDOUT
 from executor.sandbox.container import LABEL_LOOP
@@ -97,6 +99,7 @@ def shell(
     env: Env = None,
     exec_id: ExecId = None,
     uid: Uid = None,
+    add_dir: AddDir = None,
     seccomp: Seccomp = None,
     quota: Quota = None,
     disk: Disk = None,
@@ -125,6 +128,7 @@ def shell(
             environment=environment_of(env),
             exec_id=exec_id,
             uid=uid,
+            add_dirs=tuple(add_dir) if add_dir else None,
             seccomp=seccomp,
             quota=quota,
             disk_bytes=disk,

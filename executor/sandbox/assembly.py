@@ -28,11 +28,13 @@ UNREADABLE = "lib/loader"
 others of its uid from its first moment on (`execve(2)`, "dumpable")."""
 NOBODY = 65534
 UNCHECKED = py_compile.PycInvalidationMode.UNCHECKED_HASH
+PDFIUM = "libpdfium.so"
+PDF_TRIAL = f"import ctypes, resource; ctypes.CDLL('{ROOT}/lib/{PDFIUM}').FPDF_InitLibrary()"
 TRIAL = "import ctypes, json, os, selectors, signal, socket, struct, subprocess, zlib, ssl"
 
 
 def assemble() -> None:
-    """Tar with `patchelf` and `rg` on stdin → tar of `/opt/executor` on stdout."""
+    """Tar with `patchelf`, `rg` and PDFium on stdin → tar of `/opt/executor` on stdout."""
     tools = Path("/tmp")
     with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
         archive.extractall(tools)
@@ -43,6 +45,7 @@ def assemble() -> None:
     say("copying the standard library")
     ignore = shutil.ignore_patterns(*LEFT_OUT)
     shutil.copytree(os.path.dirname(os.__file__), library / LIBRARY, ignore=ignore)
+    shutil.copyfile(tools / PDFIUM, library / PDFIUM)
     documents = copy_libraries(python, library)
     loader = next(library.glob("ld-linux*"))
     for file in (python, loader, tools / "rg", tools / "patchelf"):
@@ -63,6 +66,10 @@ def assemble() -> None:
     )
     say("trying it")
     subprocess.run([python, "-I", "-S", "-B", "-c", TRIAL], check=True)
+    if subprocess.run([python, "-I", "-S", "-B", "-c", PDF_TRIAL], check=False).returncode:
+        # One that was built for another C library; everything else works without it.
+        (library / PDFIUM).unlink()
+        say("PDFium does not run here: PDF files will not be shown")
     say("packing")
     with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
         archive.add(ROOT, "opt/executor", filter=plain)
@@ -71,9 +78,12 @@ def assemble() -> None:
 def copy_libraries(python: Path, library: Path) -> set[str]:
     """Copies every shared library that Python can load; returns the originals' paths."""
     modules = (library / LIBRARY / "lib-dynload").glob("*.so")
-    listing = subprocess.run(
-        ["ldd", python, *modules], check=True, capture_output=True, text=True
-    ).stdout
+    listing = ""
+    # PDFium may be for another C library: then it is left out later on.
+    for files, must_run in (([python, *modules], True), ([library / PDFIUM], False)):
+        listing += subprocess.run(
+            ["ldd", *files], check=must_run, capture_output=True, text=True
+        ).stdout
     originals = set(re.findall(r"(/\S+) \(0x", listing))
     originals |= {str(path) for path in Path("/lib").glob("*-linux-gnu/libgcc_s.so.1")}
     for original in originals:
@@ -82,7 +92,7 @@ def copy_libraries(python: Path, library: Path) -> set[str]:
 
 
 def copy_licences(files: set[str], tools: Path) -> None:
-    """The copyright files of the packages that the files came out of, and ripgrep's."""
+    """The copyright files of the packages that the files came out of, and of the tools."""
     names = sorted(files | {os.path.realpath(sys.executable)})
     tails = [f"*{os.path.basename(name)}" for name in names]
     listing = subprocess.run(["dpkg", "-S", *tails], capture_output=True, text=True, check=False)
@@ -94,7 +104,7 @@ def copy_licences(files: set[str], tools: Path) -> None:
         if source.is_file():
             shutil.copyfile(source, target / package)
     for file in (tools / "licences").glob("*"):
-        shutil.copyfile(file, target / f"ripgrep-{file.name}")
+        shutil.copyfile(file, target / file.name)
 
 
 def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:

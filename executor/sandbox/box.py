@@ -14,7 +14,7 @@ from typing import Any
 from executor.audit import AuditLog
 from executor.catalog import Policy
 from executor.errors import AgentLost, EngineError, SandboxError, SandboxUnavailable
-from executor.model import MOUNT, LoopSpec
+from executor.model import MOUNT, PLANS, RESULTS, LoopSpec
 from executor.sandbox import (
     capabilities,
     container,
@@ -66,6 +66,7 @@ class Host:
         progress: told about progress when an image or the runtime has to be built.
         policy: what engine and runtime have to offer.
         quota: the loop's, where several boxes of one loop share it; None = a box's own.
+        results: the directory of the loop's long outputs; None = there is none.
     """
 
     engine: Engine
@@ -73,6 +74,7 @@ class Host:
     progress: images.Progress = silent
     policy: Policy = field(default_factory=Policy)
     quota: Quota | None = None
+    results: Path | None = None
 
 
 class Sandbox:
@@ -165,6 +167,18 @@ def loop_quota(host: Host, spec: LoopSpec) -> contextlib.AbstractAsyncContextMan
     return quota.opened(spec, host.identity, is_local, forbidden, host.progress)
 
 
+def worktree_of(host: Host, spec: LoopSpec) -> ownership.Worktree:
+    """Opens a loop's worktree as its boxes have it; the caller closes it.
+
+    Raises:
+        ConfigError: it can't be used.
+    """
+    placed = host.quota.place() if host.quota is not None else None
+    if placed is not None:
+        return placed
+    return ownership.open_worktree(spec.worktree, _forbidden(host.engine, host.identity))
+
+
 def _forbidden(engine: Engine, identity: Identity) -> list[Path]:
     """Places of ours and of the engine's that no worktree may be in."""
     forbidden = [identity.state]
@@ -189,6 +203,8 @@ class _Opening:
         self.progress = host.progress
         self.policy = host.policy
         self.quota = host.quota or Quota()
+        self.results = host.results
+        self.beside: list[ownership.Worktree] = []
         self.admission = gate.admit(host.policy, host.engine.facts, spec.runtime)
         self.spec = replace(spec, runtime=self.admission.runtime)
         self.users = ownership.SAME
@@ -214,9 +230,10 @@ class _Opening:
         facts = self.engine.facts
         await self._record_overrides()
         await self.quota.admit(self.name)
-        self.worktree = self.quota.place() or ownership.open_worktree(
-            self.spec.worktree, _forbidden(self.engine, self.identity)
-        )
+        self.worktree = worktree_of(Host(self.engine, self.identity, quota=self.quota), self.spec)
+        for directory in self.spec.directories:
+            forbidden = _forbidden(self.engine, self.identity)
+            self.beside.append(ownership.open_beside(directory.path, forbidden))
         self.users = ownership.user_map(facts, ownership.owner_of_socket(facts))
         owner = ownership.owner_of(self.worktree, self.spec.uid, self.users)
         found, runtime = await images.ensure(
@@ -224,7 +241,8 @@ class _Opening:
         )
         image = container.Image.of(found)
         if self.spec.image not in recipe_names():
-            await targets.require_plain(self.engine, image, self.spec.image, self._labels())
+            more = [directory.mount for directory in self.spec.directories]
+            await targets.require_plain(self.engine, image, self.spec.image, self._labels(), more)
         plan = self._plan(owner, image, runtime.volume)
         request = container.create_request(plan)
         warnings: list[str] = []
@@ -232,7 +250,7 @@ class _Opening:
         self.id = await self.engine.create(self.name, request, warnings.append)
         if faults := inspection.warning_faults(warnings):
             raise inspection.PolicyMismatch(faults)
-        self.worktree.check()
+        self._check()
         connection = self.connection = Connection(runtime.hash, self._on_lost, self._on_silence)
         raw, made = await asyncio.gather(self.engine.attach(self.id), self.engine.inspect(self.id))
         await AttachedStream.over(raw, connection)
@@ -240,12 +258,14 @@ class _Opening:
             made = podman.spelled(request, made)
         inspection.check_read_back(request, made)
         await self._start(connection)
-        self.worktree.check()
+        self._check()
         try:
             ready = await connection.hello(self._settings(owner, image), START_TIMEOUT)
         except AgentLost as error:
             raise NotStarted(f"The box did not come up: {error}") from error
         self.worktree.check_mounted(ready.get("mounted"), plan.files.passwd)
+        for mounted, one in zip(self.beside, plan.beside, strict=True):
+            mounted.check_mounted(ready.get("mounted"), plan.files.passwd, one.target)
         if facts.apparmor or facts.selinux:
             # Which profile is in force is known once it runs.
             made = await self.engine.inspect(self.id)
@@ -253,6 +273,12 @@ class _Opening:
         self.sandbox = Sandbox(self.id, self.name, connection, is_there)
         self.quota.guard(connection.lose)
         return self.sandbox
+
+    def _check(self) -> None:
+        """Paths still lead to the directories that were opened."""
+        for opened in (self.worktree, *self.beside):
+            if opened is not None:
+                opened.check()
 
     def _labels(self) -> dict[str, str]:
         lifetime = (self.spec.limits.max_seconds or DAY) + START_TIMEOUT + LEASE
@@ -275,6 +301,20 @@ class _Opening:
             ceilings=ownership.ceilings(),
             seccomp=seccomp.write(self.spec, self.engine.facts, directory),
             apparmor=self.policy.apparmor_profile,
+            results=self.results,
+            beside=self._beside(directory, owner),
+        )
+
+    def _beside(self, files: Path, owner: container.Owner) -> tuple[container.Beside, ...]:
+        outside = self.users.outside(owner) or owner
+        return tuple(
+            container.Beside(
+                source=opened.path,
+                target=directory.mount,
+                read_only=not directory.is_writable,
+                git=ownership.cover_git(files, opened.git, outside),
+            )
+            for directory, opened in zip(self.spec.directories, self.beside, strict=True)
         )
 
     async def _record_overrides(self) -> None:
@@ -311,7 +351,17 @@ class _Opening:
             "box": self.nonce,
             "memory": self.spec.limits.memory_bytes,
             "environment": command_environment(self.spec, user, image.environment),
+            "roots": self._roots(),
         }
+
+    def _roots(self) -> list[dict[str, Any]]:
+        """Where absolute paths of file tools lead, besides the worktree; see `agent.roots`."""
+        return [
+            {"path": RESULTS},
+            {"path": PLANS, "write": True, "make": True},
+            *({"path": path, "write": True, "box": True} for path in ("/tmp", container.HOME)),
+            *({"path": d.mount, "write": d.is_writable} for d in self.spec.directories),
+        ]
 
     def _capabilities(
         self,
@@ -435,8 +485,9 @@ class _Opening:
                 self.quota.release(self.name)
         finally:
             self.identity.let_go(self.name)
-            if self.worktree is not None:
-                self.worktree.close()
+            for opened in (self.worktree, *self.beside):
+                if opened is not None:
+                    opened.close()
 
     async def _compare(self, *, was_lost: bool) -> None:
         """Tell what the engine saw and no result did: an agent can lie about its commands.

@@ -19,7 +19,7 @@ from typing import Any, Literal, NoReturn, Protocol, TypeAlias
 
 from executor.agent import frame
 from executor.agent.frame import FrameError, Parser, encode, encode_json
-from executor.errors import AgentLost, Code, ProtocolError, SandboxError, ToolError
+from executor.errors import AgentLost, Code, Partial, ProtocolError, SandboxError, ToolError
 from executor.sandbox.replies import MAX_DATA, Shape, most_data, most_records, shape_of
 
 OnOutput: TypeAlias = Callable[[Literal["stdout", "stderr"], bytes], None]
@@ -49,6 +49,9 @@ PING_PATIENCE = 10.0
 """Seconds without an answer after which a box counts as lost."""
 PING_SUSPICION = 3.0
 """Seconds without an answer after which the owner looks whether the engine knows why."""
+
+
+_COMMANDS = ("run", "await_task")
 
 
 class Writer(Protocol):
@@ -354,14 +357,16 @@ class Connection:
         )
         self._waiting[channel] = waiting
         self._send(frames)
-        if timeout is not None and op == "run":  # which the agent ends by itself
+        if timeout is not None and op in _COMMANDS:  # which the agent ends by itself
             self._arm(waiting, timeout + grace + CANCEL_MARGIN, self._overdue, channel, timeout)
         elif timeout is not None:
             self._arm(waiting, timeout, self._expire, channel, timeout)
         try:
             return await waiting.future
-        except asyncio.CancelledError:
-            await self._cancel(channel, waiting, grace)
+        except asyncio.CancelledError as error:
+            answer = await self._cancel(channel, waiting, grace)
+            if answer is not None:
+                error.args = (*error.args, Partial(answer))
             raise
 
     async def _until_writable(self, timeout: float | None, grace: float) -> None:
@@ -389,15 +394,16 @@ class Connection:
         waiting.disarm()
         waiting.deadline = self._loop.call_later(seconds, action, *arguments)
 
-    async def _cancel(self, channel: int, waiting: _Waiting, grace: float) -> None:
-        """End the call in the box before the cancellation goes on."""
+    async def _cancel(self, channel: int, waiting: _Waiting, grace: float) -> Answer | None:
+        """End the call in the box before the cancellation goes on; what it had come to."""
         if channel not in self._waiting:
-            return
+            return None
         self._send(encode(frame.CANCEL, channel))
         self._arm(waiting, grace + CANCEL_MARGIN, self._overdue, channel, grace)
         waiting.future = self._loop.create_future()
         with contextlib.suppress(ToolError, SandboxError):
-            await waiting.future
+            return await waiting.future
+        return None
 
     def _expire(self, channel: int, timeout: float) -> None:
         """End an operation that takes too long; one that can't be ended costs the box."""

@@ -33,7 +33,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from executor.errors import BadPath, ConfigError
-from executor.model import MOUNT, LoopSpec, parse_size
+from executor.model import DIRECTORIES, MOUNT, RESULTS, LoopSpec, parse_size
 from executor.sandbox import podman, seccomp
 from executor.sandbox.facts import EngineFacts
 
@@ -176,6 +176,23 @@ class Files:
 
 
 @dataclass(frozen=True, slots=True)
+class Beside:
+    """A directory that is mounted beside the worktree.
+
+    Attributes:
+        source: real path on the engine's machine.
+        target: in the box.
+        read_only: the box can't change it.
+        git: what covers its `.git`; None = it has none.
+    """
+
+    source: Path
+    target: str
+    read_only: bool
+    git: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Ceilings:
     """Hard limits of the machine's processes; an engine can't always raise them.
 
@@ -205,6 +222,8 @@ class Plan:
         seccomp: path of the profile of system calls, for an engine that wants one; None =
             the profile itself is sent (see `seccomp.write`).
         apparmor: name of a loaded profile; None = the engine's own choice.
+        results: the directory of the loop's long outputs; None = there is none.
+        beside: what else is mounted.
     """
 
     spec: LoopSpec
@@ -219,6 +238,8 @@ class Plan:
     sizes: Mapping[str, int] = field(default_factory=dict)
     seccomp: str | None = None
     apparmor: str | None = None
+    results: Path | None = None
+    beside: tuple[Beside, ...] = ()
 
 
 def create_request(plan: Plan) -> dict[str, Any]:
@@ -482,7 +503,7 @@ def covered_volumes(volumes: Iterable[str]) -> list[str]:
     A volume that is left to the engine is a directory on the host without any limit. One
     at a place that is mounted anyway is covered by that.
     """
-    ours = {*SHARES, MOUNT, RUNTIME, "/etc/passwd", "/etc/group", "/etc/hosts"}
+    ours = {*SHARES, MOUNT, RUNTIME, RESULTS, "/etc/passwd", "/etc/group", "/etc/hosts"}
     return sorted({str(_clean(path)) for path in volumes} - ours)
 
 
@@ -501,7 +522,10 @@ def volume_faults(volumes: Iterable[str]) -> list[str]:
 
 def _is_coverable(path: PurePosixPath) -> bool:
     """A cover inside the worktree would leave its mount point in there."""
-    kept = ("/proc", "/sys", "/dev", "/etc", "/bin", "/sbin", "/lib", "/usr/bin", MOUNT, RUNTIME)
+    kept = (
+        *("/proc", "/sys", "/dev", "/etc", "/bin", "/sbin", "/lib", "/usr/bin"),
+        *(MOUNT, RUNTIME, DIRECTORIES),
+    )
     if any(path.is_relative_to(place) for place in kept):
         return False
     return not any(PurePosixPath(place).is_relative_to(path) for place in kept)
@@ -526,8 +550,13 @@ def _mounts(plan: Plan) -> list[dict[str, Any]]:
     read_only = {"/etc/passwd": files.passwd, "/etc/group": files.group, "/etc/hosts": files.hosts}
     if files.git is not None:
         read_only[f"{MOUNT}/.git"] = files.git
+    if plan.results is not None:
+        read_only[RESULTS] = plan.results
+    read_only |= {f"{one.target}/.git": one.git for one in plan.beside if one.git is not None}
+    beside = [_bind(plan, one.source, one.target, read_only=one.read_only) for one in plan.beside]
     return [
-        _bind(plan, plan.worktree, MOUNT, read_only=False),
+        _bind(plan, plan.worktree, MOUNT, read_only=plan.spec.read_only),
+        *beside,
         {
             "Type": "volume",
             "Source": plan.runtime_volume,
@@ -574,7 +603,7 @@ def mount_faults(source: Path, forbidden: Iterable[Path] = ()) -> list[str]:
             relation = f"contains {place},"
         else:
             continue
-        faults.append(f"worktree: {source} {relation} that no sandbox may write; give another one")
+        faults.append(f"worktree: {source} {relation} that no sandbox may have; give another one")
     if not faults and any(Path(place).is_relative_to(source) for place in FORBIDDEN_ITSELF):
         faults.append(f"worktree: {source} holds more than one project; give a directory inside it")
     return faults[:1]

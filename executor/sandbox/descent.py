@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import stat
 from collections.abc import Callable
 from types import TracebackType
 
@@ -174,6 +175,60 @@ def at(root: int, parts: tuple[str, ...], act: Callable[[int], None]) -> None:
             if trail.is_outside:
                 raise Mounted
         act(trail.descriptor)
+
+
+def remove(name: str, parent: int) -> None:
+    """Remove a directory with all that is in it, however deep; no link is followed.
+
+    Args:
+        name: of the directory.
+        parent: descriptor of the one that it is in.
+
+    Raises:
+        OSError: it is not all gone, for example because something is mounted in it.
+    """
+    status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+    if stat.S_ISDIR(status.st_mode):
+        _make_open(name, parent, status)
+    root = os.open(name, DIRECTORY, dir_fd=parent)
+    try:
+        with Trail(root) as trail:
+            waiting = [_cleared(root)]
+            while waiting:
+                if waiting[-1]:
+                    trail.down(waiting[-1].pop())
+                    if trail.is_outside:
+                        raise Mounted
+                    waiting.append(_cleared(trail.descriptor))
+                    continue
+                waiting.pop()
+                if waiting:
+                    left = trail.name
+                    if not trail.up():
+                        raise FileNotFoundError(errno.ENOENT, "a directory was moved away")
+                    os.rmdir(left, dir_fd=trail.descriptor)
+    finally:
+        os.close(root)
+    os.rmdir(name, dir_fd=parent)
+
+
+def _cleared(directory: int) -> list[str]:
+    """Removes all from a directory but the directories in it; their names."""
+    below: list[str] = []
+    for name in os.listdir(directory):
+        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        if not stat.S_ISDIR(status.st_mode):
+            os.unlink(name, dir_fd=directory)
+            continue
+        below.append(name)
+        _make_open(name, directory, status)
+    return below
+
+
+def _make_open(name: str, parent: int, status: os.stat_result) -> None:
+    """Who owns a directory may have taken all rights to it from himself."""
+    if status.st_mode & 0o700 != 0o700:
+        os.chmod(name, 0o700, dir_fd=parent)
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

@@ -19,6 +19,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from executor.sandbox.content import PLAIN, copy, copy_attributes, marks, opened, same_content
@@ -29,6 +30,8 @@ EVERYTHING = -1
 """As `changed_since`: all of the source counts as changed."""
 UNFINISHED = ".executor-"
 """How the name of an entry begins until it is whole, when bringing back."""
+MERGING = "merging"
+"""A file beside a copy that is being brought back; it names the worktree."""
 MAX_TOLD = 20
 """Entries of a kind that a report names; all are counted."""
 MAX_DEPTH = 128
@@ -47,6 +50,7 @@ class Report:
         kept: entries that both sides changed; the target has its own still.
         failed: entries that could not be made or removed, with the reason.
         count: how many `kept` and `failed` there were, beyond what is named.
+        paths: of the entries in `kept`, from the root.
     """
 
     written: int = 0
@@ -55,6 +59,7 @@ class Report:
     kept: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     count: int = 0
+    paths: list[str] = field(default_factory=list)
 
     @property
     def is_whole(self) -> bool:
@@ -128,6 +133,8 @@ class Mirror:
         stop: ends the work when it is set.
         directories: inode inside → the directory outside. A filling adds to it what bringing
             back needs, to see which directories were moved, and by whom.
+        entries: (inode outside of a directory, name) of all that was filled in, likewise. With
+            it, what somebody made in the target meanwhile is left there without a word.
     """
 
     def __init__(
@@ -140,6 +147,7 @@ class Mirror:
         foreign_since: int = 0,
         hidden: frozenset[str] = frozenset(),
         directories: dict[int, Origin],
+        entries: set[tuple[int, str]] | None = None,
     ) -> None:
         self._source = Trail(source)
         self._target = Trail(target)
@@ -150,6 +158,7 @@ class Mirror:
         self._is_filling = changed_since == EVERYTHING
         self._hidden = hidden
         self._directories = directories
+        self._entries = entries
         self._places = (
             {} if self._is_filling else {one.inode: one[1:] for one in directories.values()}
         )
@@ -264,6 +273,8 @@ class Mirror:
                     status = entry.stat(follow_symlinks=False)
                     if self._is_filling and self._is_hidden(status):
                         continue
+                    if self._is_filling and self._entries is not None:
+                        self._entries.add((level.source.st_ino, entry.name))
                     is_old = level.is_same and status.st_ctime_ns <= self._changed_since
                     if is_old and status.st_nlink == 1 and not stat.S_ISDIR(status.st_mode):
                         continue
@@ -518,7 +529,8 @@ class Mirror:
         What is no file, link or directory never went into the source, so it stays.
         """
         if self._is_foreign(there):
-            self._keep(name, "changed or made there meanwhile")
+            if not self._is_made_there(name):
+                self._keep(name, "changed or made there meanwhile")
             return False
         if stat.S_ISDIR(there.st_mode):
             return self._remove_tree(name, there)
@@ -532,6 +544,12 @@ class Mirror:
                 return False
             return True
         return False
+
+    def _is_made_there(self, name: str) -> bool:
+        """An entry of the target was never in the source, and it is known."""
+        if self._entries is None:
+            return False
+        return (os.fstat(self._target.descriptor).st_ino, name) not in self._entries
 
     def _unlink(self, name: str, there: os.stat_result) -> None:
         self._touch(there)
@@ -609,6 +627,8 @@ class Mirror:
             self._touched.add(there.st_ino)
 
     def _keep(self, name: str, reason: str) -> None:
+        if len(self.report.kept) < MAX_TOLD:
+            self.report.paths.append("/".join([*self._outer, *self._target.parts, name]))
         self._tell(self.report.kept, name, reason)
 
     def _fail(self, name: str, error: OSError) -> None:
@@ -646,3 +666,42 @@ def _inodes(directory: int, names: frozenset[str]) -> frozenset[int]:
         with suppress(FileNotFoundError):
             found.add(os.stat(name, dir_fd=directory, follow_symlinks=False).st_ino)
     return frozenset(found)
+
+
+# ─── what was brought back by half ──────────────────────────────────────────────────
+
+
+def keep(directory: Path, place: Path) -> None:
+    """Move a copy that was not all brought back to where it stays.
+
+    Raises:
+        OSError: it can't be moved there.
+    """
+    place.parent.mkdir(mode=0o700, exist_ok=True)
+    directory.rename(place)
+
+
+def rescue(directory: Path, kept: Path) -> list[str]:
+    """Keep what a dead controller has brought back by half.
+
+    Args:
+        directory: of that controller.
+        kept: where it goes.
+
+    Returns:
+        What a person should know of each, one sentence each.
+
+    Raises:
+        OSError: it can't be moved there; the directory must not be removed.
+    """
+    told: list[str] = []
+    for mark in sorted(directory.glob(f"copy-*/{MERGING}")):
+        worktree = repr(os.fsdecode(mark.read_bytes()))
+        place = kept / mark.parent.name
+        keep(mark.parent, place)
+        told.append(
+            f"an agent's changes were being brought back to {worktree} when its controller ended: "
+            f"some of them may be there, and a name that begins with {UNFINISHED} is a copy that "
+            f"was not finished and can be removed; all that the agent had is kept in {place}/tree"
+        )
+    return told

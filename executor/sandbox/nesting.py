@@ -1,8 +1,9 @@
-"""Which worktrees are in use, so that none is opened in another one, or around it.
+"""Which directories loops may write, so that none is opened in another one, or around it.
 
-The commands of a loop may rename and replace all that is in its worktree: the `.git` of a
-worktree in there, that is hidden from the other loop and must not be written, and the way to
-it. Two loops over one and the same worktree are another matter: they share it by intent.
+The commands of a loop may rename and replace all that is in its worktree, and in a directory
+beside it that is writable: the `.git` of a worktree in there, that is hidden from its loop and
+must not be written, and the way to it. Two loops over one and the same directory are another
+matter: they share it by intent.
 
 A claim is a file in the controller's directory, and is worth something as long as the
 controller holds its lock.
@@ -26,7 +27,7 @@ _SUFFIX = ".worktree"
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A worktree in use.
+    """A directory in use.
 
     Attributes:
         loop: whose it is.
@@ -52,18 +53,18 @@ class Claim:
         return (
             f"worktree: {self.path} {how} {other.path}, where loop {other.loop!r} is at work; the "
             "outer loop's commands could replace the inner one's .git and what leads there. End "
-            "that loop first, or use worktrees that lie beside one another"
+            "that loop first, or use directories that lie beside one another"
         )
 
 
 @contextmanager
 def claimed(identity: Identity, loop: str, worktree: Worktree) -> Iterator[None]:
-    """The worktree is a loop's: meanwhile none is opened in it or around it.
+    """The directory is written by a loop: meanwhile none is opened in it or around it.
 
     Of two that are opened in the same moment both may be refused.
 
     Raises:
-        ConfigError: a living loop has such a worktree.
+        ConfigError: a living loop has such a directory.
     """
     own = Claim(loop, str(worktree.path), worktree.ancestry)
     name = secrets.token_hex(6)

@@ -93,7 +93,7 @@ class Worktree:
                     f"The .git of {self.path} was replaced while its box was made"
                 )
 
-    def check_mounted(self, mounted: object, passwd: Path) -> None:
+    def check_mounted(self, mounted: object, passwd: Path, target: str = MOUNT) -> None:
         """Checks that what the box sees as its worktree is the directory that was opened.
 
         The path can be led elsewhere while the engine follows it, and back before `check`;
@@ -104,6 +104,7 @@ class Worktree:
             passwd: our file that is `/etc/passwd` in the box. If the agent saw another one,
                 its kernel has numbers of its own (gVisor, a virtual machine) and nothing
                 can be compared.
+            target: where it was to be mounted.
 
         Raises:
             SandboxUnavailable: it is another directory.
@@ -113,7 +114,7 @@ class Worktree:
             return
         if mounted.get("/etc/passwd") != [known.st_dev, known.st_ino]:
             return
-        if mounted.get(MOUNT) != list(self._identity):
+        if mounted.get(target) != list(self._identity):
             raise SandboxUnavailable(
                 f"The worktree {self.path} was replaced while its box was made: "
                 "another directory is mounted in it"
@@ -177,6 +178,19 @@ def open_worktree(path: Path | str, forbidden: Iterable[Path] = ()) -> Worktree:
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def open_beside(path: Path | str, forbidden: Iterable[Path] = ()) -> Worktree:
+    """Opens a directory that a box has beside its worktree, with the same checks.
+
+    Raises:
+        ForbiddenMount, ConfigError: as `open_worktree`.
+    """
+    try:
+        return open_worktree(path, forbidden)
+    except ConfigError as error:
+        said = [f"add_dirs:{fault.removeprefix('worktree:')}" for fault in error.faults]
+        raise type(error)(said) from error
 
 
 def open_own(path: Path) -> Worktree:
@@ -348,7 +362,7 @@ def _place_faults(
     places = _identities([*map(Path, FORBIDDEN), *resolved])
     for identity in ancestry:
         if place := places.get(identity):
-            return [f"worktree: {real} leads into {place}, that no sandbox may write"]
+            return [f"worktree: {real} leads into {place}, that no sandbox may have"]
     if ".git" in real.parts or _is_bare(real):
         return [f"worktree: {real} is git's own directory; give the worktree that belongs to it"]
     return []
@@ -466,10 +480,28 @@ def write_files(
         git=_cover(directory, git),
     )
     if files.git is not None:
-        # git refuses a directory, or a pointer, of another owner than the worktree's.
-        with suppress(PermissionError):
-            os.chown(files.git, outside.uid, outside.gid, follow_symlinks=False)
+        _give_away(files.git, outside)
     return files
+
+
+def cover_git(directory: Path, git: GitEntry, outside: Owner) -> Path | None:
+    """What covers the `.git` of another directory; None where it has none.
+
+    Args:
+        directory: ours alone; one cover serves all that have the same kind of `.git`.
+        git: what is there.
+        outside: whose the box is, as seen outside.
+    """
+    path = directory / f"git-{git}"
+    if not path.exists() and (made := _cover(directory, git)) is not None:
+        _give_away(made, outside)
+    return path if git is not GitEntry.NONE else None
+
+
+def _give_away(path: Path, outside: Owner) -> None:
+    # git refuses a directory, or a pointer, of another owner than the worktree's.
+    with suppress(PermissionError):
+        os.chown(path, outside.uid, outside.gid, follow_symlinks=False)
 
 
 HOSTS = "127.0.0.1 localhost sandbox\n::1 localhost ip6-localhost ip6-loopback\n"

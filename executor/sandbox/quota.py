@@ -114,10 +114,14 @@ async def opened(
         ConfigError: the worktree can't be used, or can't have such a quota here.
         NotReturned: at the end: not all that the loop made is in its worktree.
     """
-    with (
-        ownership.open_worktree(spec.worktree, forbidden) as worktree,
-        nesting.claimed(identity, str(spec.exec_id), worktree),
-    ):
+    forbidden = list(forbidden)
+    with contextlib.ExitStack() as stack:
+        worktree = stack.enter_context(ownership.open_worktree(spec.worktree, forbidden))
+        stack.enter_context(nesting.claimed(identity, str(spec.exec_id), worktree))
+        for directory in spec.directories:
+            if directory.is_writable:
+                beside = stack.enter_context(ownership.open_beside(directory.path, forbidden))
+                stack.enter_context(nesting.claimed(identity, str(spec.exec_id), beside))
         quota: Quota
         if spec.quota == "none":
             quota = Quota()

@@ -23,7 +23,6 @@ import fcntl
 import os
 import re
 import secrets
-import shutil
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from executor.errors import ConfigError, EngineError
-from executor.sandbox import ext4
+from executor.sandbox import descent, ext4, mirror
 from executor.sandbox.container import (
     LABEL_BOOT,
     LABEL_CONTROLLER,
@@ -250,6 +249,8 @@ async def reap(engine: Engine, state_directory: Path, identity: Identity | None 
         recovered = await asyncio.to_thread(ext4.recover, state, over)
         sweep.failures += recovered.failures
         sweep.unfinished |= recovered.unfinished
+        for id in sorted(set(dead) - sweep.unfinished):
+            sweep.failures += await asyncio.to_thread(sweep.rescued, id)
         directories = await asyncio.to_thread(
             _remove_directories, state / "controllers", sorted(set(dead) - sweep.unfinished)
         )
@@ -282,6 +283,15 @@ class _Sweep:
             if status(error) != _GONE:
                 self.failures.append(str(error))
                 self.unfinished.add(_label(container, LABEL_CONTROLLER))
+
+    def rescued(self, id: str) -> list[str]:
+        """What agents of a dead controller had is kept where it was brought back by half."""
+        state = self._view.state
+        try:
+            return mirror.rescue(state / "controllers" / id, state / "kept")
+        except OSError as error:
+            self.unfinished.add(id)
+            return [f"an agent's copy can't be kept: {error.strerror or error}"]
 
     async def _remove(self, container: Mapping[str, Any]) -> None:
         await self._engine.remove(container["Id"])
@@ -470,7 +480,8 @@ def _remove_tree(parent: Path, name: str) -> bool:
     descriptor = -1
     try:
         descriptor = os.open(parent, flags)
-        shutil.rmtree(name, dir_fd=descriptor)
+        # Copies of worktrees are among it, which boxes made as deep as they liked.
+        descent.remove(name, descriptor)
     except FileNotFoundError:
         return True
     except OSError:

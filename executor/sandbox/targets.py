@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from executor.errors import ConfigError
@@ -28,7 +28,11 @@ FILES = ("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/hostname", "/etc/resol
 
 
 async def require_plain(
-    engine: Engine, image: Image, name: str, labels: Mapping[str, str] | None = None
+    engine: Engine,
+    image: Image,
+    name: str,
+    labels: Mapping[str, str] | None = None,
+    more: Sequence[str] = (),
 ) -> None:
     """Refuses an image whose links would lead a mount into the worktree.
 
@@ -36,14 +40,15 @@ async def require_plain(
         engine: that has the image; it remembers those that were found good.
         name: how the person called it.
         labels: whose the container for the look is, should this process die meanwhile.
+        more: where the loop's own directories are mounted.
 
     Raises:
         ConfigError: it has such links; names them.
         EngineError: the engine could not tell.
     """
-    if image.reference in engine.plain_images:
+    if image.reference in engine.plain_images and not more:
         return
-    paths = places(image.volumes)
+    paths = places(image.volumes, more)
     async with _unstarted(engine, image, labels or {}) as container:
         looks = (engine.link_target(container, path) for path in paths)
         found = await asyncio.gather(*looks, return_exceptions=True)
@@ -56,9 +61,14 @@ async def require_plain(
     engine.plain_images.add(image.reference)
 
 
-def places(volumes: Iterable[str]) -> list[str]:
-    """Everything that is mounted at, and the directories on the way there."""
-    ends = {*PLAIN, *FILES, *SHARES, RUNTIME, *covered_volumes(volumes)}
+def places(volumes: Iterable[str], more: Iterable[str] = ()) -> list[str]:
+    """Everything that is mounted at, and the directories on the way there.
+
+    Args:
+        volumes: of the image.
+        more: where the loop's own directories are mounted.
+    """
+    ends = {*PLAIN, *FILES, *SHARES, RUNTIME, *covered_volumes(volumes), *more}
     paths = {path for end in ends for path in (PurePosixPath(end), *PurePosixPath(end).parents)}
     return sorted(str(path) for path in paths if path != PurePosixPath("/"))
 

@@ -2,38 +2,117 @@
 
 from __future__ import annotations
 
+import asyncio
 import codecs
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from executor.catalog import Keep
-from executor.errors import Code, ToolError
-from executor.model import Limits, Output, environment_faults, plain
-from executor.results import Captured, Streams, show_streams, size_of, with_notices
-from executor.tool import Answer, Arguments, Context, OnOutput, Outcome, Positive, Raw, Text
-
-GRACE = 2.0
-"""Seconds between TERM and KILL for a command that is ended."""
+from executor.errors import Code, Partial, ToolError, partial_of
+from executor.model import MOUNT, Output, Spilled, environment_faults, plain
+from executor.results import (
+    Limit,
+    Streams,
+    saved_notices,
+    show_streams,
+    size_of,
+    with_notices,
+)
+from executor.tool import (
+    Action,
+    Answer,
+    Arguments,
+    Context,
+    OnOutput,
+    Outcome,
+    Positive,
+    Raw,
+    RunsCode,
+    RunsCommand,
+    Text,
+)
+from executor.tools.background import start
+from executor.tools.outputs import GRACE, captured, causes, code_of, kept
 
 
 class RunCommand(Arguments):
-    """Arguments of `run_command`."""
+    """Arguments of `run_command` and `run_command_isolated`."""
 
     command: Raw = Field(description="Shell command to execute")
     timeout_ms: Positive | None = Field(
         None, description="Timeout in milliseconds (default: {default})"
     )
+    description: Text | None = Field(None, description="What the command does, in a few words")
+    run_in_background: bool | None = Field(
+        None,
+        description="Start it and go on at once; task_output reads its output, kill_shell ends it",
+    )
+
+
+class Bash(Arguments):
+    """Arguments of the `claude-code` toolset's `Bash`, as a model sees them."""
+
+    command: Raw = Field(description="The command to execute")
+    description: Text | None = Field(
+        None, description="Clear, concise description of what this command does"
+    )
+    timeout: Positive | None = Field(
+        None, description="Optional timeout in milliseconds (max 600000)"
+    )
+    run_in_background: bool | None = Field(
+        None, description="Set to true to run this command in the background"
+    )
+
+
+def runs_command(context: Context, given: Any) -> Sequence[Action]:
+    """What a command line is going to do, in the background too."""
+    return [RunsCommand(given.command)]
 
 
 async def run_command(context: Context, given: RunCommand) -> Outcome:
     """Execute a shell command in the worktree. Use for git, build tools, tests."""
-    timeout = _timeout(context, "timeout_ms", given.timeout_ms, per_second=1000)
-    answer, timeout = await _run(context, {"command": given.command}, b"", timeout)
-    return _outcome(context, answer, timeout)
+    return await _command(context, given, "timeout_ms", given.timeout_ms)
+
+
+async def run_command_isolated(context: Context, given: RunCommand) -> Outcome:
+    """Execute command without network"""
+    return await _command(context, given, "timeout_ms", given.timeout_ms)
+
+
+async def bash(context: Context, given: Bash) -> Outcome:
+    """Executes a given bash command with optional timeout."""
+    return await _command(context, given, "timeout", given.timeout)
+
+
+async def _command(
+    context: Context, given: RunCommand | Bash, name: str, milliseconds: int | None
+) -> Outcome:
+    if given.run_in_background:
+        timeout = None
+        if milliseconds is not None:
+            timeout = _timeout(context, name, milliseconds, per_second=1000)
+        arguments = _arguments(context, {"command": given.command}, timeout)
+        return await start(context, arguments, given.description or given.command)
+    timeout = _timeout(context, name, milliseconds, per_second=1000)
+    return await waited_for(context, {"command": given.command}, b"", timeout)
+
+
+async def run_line(context: Context, command: str, timeout_ms: int | None) -> Outcome:
+    """A command line that a tool knows by itself, in the worktree's root; the result names it.
+
+    Args:
+        context: of the call.
+        command: the line.
+        timeout_ms: what the model asked for; None = the catalog's default.
+    """
+    timeout = _timeout(context, "timeout_ms", timeout_ms, per_second=1000)
+    arguments = {"command": command, "cwd": ""}
+    return await waited_for(context, arguments, b"", timeout, (f"ran: {command}",))
 
 
 class RunCode(Arguments):
@@ -48,15 +127,19 @@ class RunCode(Arguments):
     )
 
 
+def runs_code(context: Context, given: RunCode) -> Sequence[Action]:
+    """What `run_code` is going to do. Variables and arguments change what bash code means."""
+    if given.language == "bash" and not given.args and not given.env:
+        return [RunsCommand(given.code, MOUNT)]
+    return [RunsCode(given.language, given.code)]
+
+
 _INTERPRETERS = {"python": ("python3", ".py"), "bash": ("bash", ".sh")}
 
 
 async def run_code(context: Context, given: RunCode) -> Outcome:
     """Execute Python or bash code in a sandboxed environment, in the worktree's root."""
-    faults = environment_faults(given.env or {})
-    faults += [f"args[{n}] holds a NUL" for n, text in enumerate(given.args or ()) if "\0" in text]
-    if faults:
-        raise ToolError(Code.INVALID_ARGUMENTS, f"Invalid arguments: {'; '.join(faults)}.")
+    _check_start(context, given)
     timeout = _timeout(context, "timeout", given.timeout, per_second=1)
     program, suffix = _INTERPRETERS[given.language]
     arguments = {
@@ -67,16 +150,27 @@ async def run_code(context: Context, given: RunCode) -> Outcome:
         "environment": given.env or {},
     }
     started = time.monotonic()
-    answer, timeout = await _run(context, arguments, given.code.encode(), timeout)
+    outcome = await waited_for(context, arguments, given.code.encode(), timeout)
     duration = (time.monotonic() - started) * 1000
-    return _outcome(
-        context,
-        answer,
-        timeout,
-        exitCode=answer.value["exit_code"],
-        duration=round(duration, 1),
-        interpreter=answer.value["interpreter"],
-    )
+    more = {"exitCode": (outcome.structured or {})["exit_code"], "duration": round(duration, 1)}
+    return replace(outcome, structured={**(outcome.structured or {}), **more})
+
+
+def _check_start(context: Context, given: RunCode) -> None:
+    """Raises ToolError: INVALID_ARGUMENTS, no program can be started with these."""
+    faults = [("env", text.partition(": ")[2]) for text in environment_faults(given.env or {})]
+    faults += [
+        (f"args.{number}", "it holds a NUL character")
+        for number, text in enumerate(given.args or ())
+        if "\0" in text
+    ]
+    if faults:
+        sentences = "; ".join(f"{field}: {text}" for field, text in faults)
+        raise ToolError(
+            Code.INVALID_ARGUMENTS,
+            f"Invalid arguments for {context.tool}: {sentences}.",
+            {"faults": [{"field": field, "message": text} for field, text in faults]},
+        )
 
 
 def _timeout(context: Context, name: str, given: float | None, *, per_second: int) -> float:
@@ -103,15 +197,53 @@ def _timeout(context: Context, name: str, given: float | None, *, per_second: in
     return given / per_second
 
 
-async def _run(
-    context: Context, arguments: dict[str, Any], body: bytes, timeout: float
-) -> tuple[Answer, float]:
-    """Run it; the answer, and the timeout that held."""
+async def waited_for(
+    context: Context,
+    arguments: dict[str, Any],
+    body: bytes,
+    timeout: float,
+    notes: Sequence[str] = (),
+) -> Outcome:
+    """Run it to its end.
+
+    Args:
+        context: of the call.
+        arguments: what to run, for the agent.
+        body: its input, as a script has one.
+        timeout: seconds that it may take.
+        notes: what the model has to know beside the output.
+    """
     if context.time_left is not None:
         timeout = min(timeout, context.time_left)
-    budget, keep = context.entry.max_output_bytes, context.entry.keep
+    full = _arguments(context, arguments, timeout)
+    full["stream"] = context.emit is not None
+    try:
+        answer = await context.loop.box.request(
+            "run", full, body, timeout=timeout, on_output=_live(context)
+        )
+    except asyncio.CancelledError as error:
+        partial = partial_of(error)
+        if partial is not None:
+            error.args = (Partial(_outcome(context, partial, timeout, notes)),)
+        raise
+    outcome = _outcome(context, answer, timeout, notes)
+    if not outcome.truncated:
+        return outcome
+    try:
+        spilled = await kept(context, answer)
+    except asyncio.CancelledError as error:
+        error.args = (Partial(outcome),)
+        raise
+    return outcome if spilled is None else _outcome(context, answer, timeout, notes, spilled)
+
+
+def _arguments(
+    context: Context, arguments: dict[str, Any], timeout: float | None
+) -> dict[str, Any]:
+    """What the agent is told of a command."""
+    budget, keep = Limit.of(context).most_bytes, context.entry.keep
     head = {Keep.START: budget, Keep.END: 0, Keep.BOTH: budget // 2}[keep]
-    full = {
+    return {
         "command": None,
         "argv": None,
         "script": None,
@@ -124,12 +256,9 @@ async def _run(
         "merge": context.loop.toolset.merge_stderr,
         "head": head,
         "tail": budget - head,
-        "stream": context.emit is not None,
+        "stream": False,
+        "shelve": context.loop.spill is not None,
     }
-    answer = await context.loop.box.request(
-        "run", full, body, timeout=timeout, on_output=_live(context)
-    )
-    return answer, timeout
 
 
 def _live(context: Context) -> OnOutput | None:
@@ -151,27 +280,49 @@ def _live(context: Context) -> OnOutput | None:
 # ─── what became of it ──────────────────────────────────────────────────────────────
 
 
-def _outcome(context: Context, answer: Answer, timeout: float, **more: Any) -> Outcome:
+def _outcome(
+    context: Context,
+    answer: Answer,
+    timeout: float,
+    more: Sequence[str] = (),
+    spilled: Spilled | None = None,
+) -> Outcome:
+    """What the model is told of a command.
+
+    Args:
+        context: of the call.
+        answer: of the agent.
+        timeout: seconds that it was given.
+        more: what the model has to know beside the output.
+        spilled: where the whole of its output is kept; None = nowhere.
+    """
     value = answer.value
     context.session.cwd = value["cwd"]
-    stdout, stderr = _captured(answer)
-    entry = context.entry
-    failed = value["timed_out"] or value["exit_code"] != 0
-    causes = _causes(value, timeout, context.loop.limits) if failed else []
+    stdout, stderr = captured(answer)
+    keep = context.entry.keep
+    failed = value["timed_out"] or value.get("cancelled") is True or value["exit_code"] != 0
+    reasons = causes(value, timeout, context.loop.limits) if failed else []
     notes = [str(note) for note in value["notes"]]
     notes += _hints(context.loop.seccomp, answer.data, failed=failed)
     if value["timed_out"] and timeout == context.time_left:
         notes.append("the loop's time is over")
-    room = size_of(with_notices("".join(f"{cause}\n" for cause in causes) + "\n", notes))
-    budget = entry.max_output_bytes - (room if causes or notes else 0)
-    streams = show_streams(stdout, stderr, budget, entry.keep)
+    notes += more
+    told = [*notes, *saved_notices(spilled, keep)]
+    limit = Limit.of(context)
+    room = size_of(
+        with_notices("".join(f"{cause}\n" for cause in reasons) + "\n", told), limit.unit
+    )
+    path = None if spilled is None else spilled.path
+    streams = show_streams(stdout, stderr, limit.less(room if reasons or told else 0), keep, path)
     return Outcome(
-        with_notices("\n".join([*causes, streams.text]), notes),
-        {**_structured(context, value, streams, notes), **more},
+        with_notices("\n".join([*reasons, streams.text]), told),
+        _structured(context, value, streams, notes),
         is_error=failed,
-        code=_code(value) if failed else None,
+        code=code_of(value) if failed else None,
         truncated=streams.truncated,
         total_bytes=streams.total,
+        spill=path,
+        is_fitted=True,
     )
 
 
@@ -205,19 +356,6 @@ def _hints(profile: str, output: bytes, *, failed: bool) -> list[str]:
     return hints
 
 
-def _captured(answer: Answer) -> tuple[Captured, Captured]:
-    found: list[Captured] = []
-    position = 0
-    for name in ("stdout", "stderr"):
-        sizes = answer.value.get(name) or {"total": 0, "head": 0, "tail": 0}
-        middle = position + sizes["head"]
-        end = middle + sizes["tail"]
-        data = answer.data
-        found.append(Captured(data[position:middle], data[middle:end], sizes["total"]))
-        position = end
-    return found[0], found[1]
-
-
 def _structured(
     context: Context, value: dict[str, Any], streams: Streams, notes: list[str]
 ) -> dict[str, Any]:
@@ -234,45 +372,5 @@ def _structured(
         "stderr": streams.stderr,
         "shell": value["shell"],
         "notes": notes,
+        **({"interpreter": value["interpreter"]} if value["interpreter"] is not None else {}),
     }
-
-
-_LIMITS: dict[str, tuple[Code, Callable[[Limits], str]]] = {
-    "memory": (
-        Code.OUT_OF_MEMORY,
-        lambda limits: f"killed: the memory limit of {_size(limits.memory_bytes)} was reached",
-    ),
-    "pids": (Code.LIMIT, lambda limits: f"the process limit of {limits.pids} was reached"),
-    "disk": (Code.NO_SPACE, lambda limits: "no space left"),
-    "output": (Code.LIMIT, lambda limits: "the output limit was reached"),
-}
-
-
-def _causes(value: dict[str, Any], timeout: float, limits: Limits) -> list[str]:
-    """Why the command counts as failed, the first thing that the model reads."""
-    causes: list[str] = []
-    if value["timed_out"]:
-        causes.append(f"Command timed out after {round(timeout * 1000)}ms")
-    elif value["exit_code"] is not None:
-        causes.append(f"Exit code: {value['exit_code']}")
-    else:
-        causes.append(f"Killed by signal {value['signal']}")
-    limit = _LIMITS.get(value["limit"])
-    if limit is not None:
-        causes.append(limit[1](limits))
-    return causes
-
-
-def _code(value: dict[str, Any]) -> Code:
-    if value["timed_out"]:
-        return Code.TIMEOUT
-    limit = _LIMITS.get(value["limit"])
-    return limit[0] if limit is not None else Code.EXECUTION_ERROR
-
-
-def _size(size: int) -> str:
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if size >= unit:
-            number = size / unit
-            return f"{number:.0f} {name}" if number == int(number) else f"{number:.1f} {name}"
-    return f"{size} bytes"

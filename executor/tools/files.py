@@ -17,17 +17,30 @@ from executor.catalog import Keep
 from executor.errors import Code, ToolError
 from executor.results import (
     NOTICE_ROOM,
+    Limit,
     clip_text,
     decode,
     fitting_lines,
     name_of,
     names_of,
+    noted,
     shown_name,
     size_of,
     with_notices,
 )
 from executor.session import Reading
-from executor.tool import Answer, Arguments, Context, Outcome, Path, Positive, Text
+from executor.tool import (
+    Action,
+    Answer,
+    Arguments,
+    Context,
+    Outcome,
+    Path,
+    Positive,
+    Text,
+    Touches,
+)
+from executor.tools import rich
 
 Encoding = Literal["utf-8", "base64"]
 
@@ -55,6 +68,14 @@ class ReadFile(Arguments):
     encoding: Encoding | None = Field(
         None, description="How to return the content: utf-8 (default) or base64 (whole file)"
     )
+    pages: Text | None = Field(
+        None, description='Pages of a PDF file to read: "3" or "1-5" (at most 20 at a time)'
+    )
+
+
+def reads_file(context: Context, given: ReadFile) -> Sequence[Action]:
+    """What `read_file` is going to do."""
+    return [Touches(context.path(given.path), "read")]
 
 
 _FIRST_SECOND = datetime(1, 1, 1, tzinfo=UTC).timestamp()
@@ -65,19 +86,42 @@ async def read_file(context: Context, given: ReadFile) -> Outcome:
     """Read a file's contents with line numbers. Required before editing."""
     path = context.path(given.path)
     if given.encoding == "base64":
+        rich.require_no_pages(given.pages)
         return await _read_base64(context, path, given)
+    if not rich.is_notebook(path) or _in_lines(given) or given.pages is not None:
+        return await _read_text(context, path, given)
+    try:
+        return await rich.read_notebook(context, path)
+    except ToolError as error:
+        if error.code not in rich.NO_CELLS:
+            raise
+        as_text = await _read_text(context, path, given)
+        return noted(as_text, [str(error)])
+
+
+async def _read_text(context: Context, path: str, given: ReadFile) -> Outcome:
+    """Lines with their numbers, or the picture that is there instead of lines."""
     arguments = {
         "path": path,
         "offset": given.offset or 1,
         "limit": given.limit or DEFAULT_LINES,
-        "max_bytes": context.entry.max_output_bytes,
+        "max_bytes": Limit.of(context).most_bytes,
         "line_chars": LINE_CHARACTERS,
         "encoding": "utf-8",
     }
-    answer = await context.ask("read", arguments)
+    try:
+        answer = await context.ask("read", arguments)
+    except ToolError as error:
+        in_lines = _in_lines(given)
+        return await rich.in_its_place(context, path, error, pages=given.pages, in_lines=in_lines)
+    rich.require_no_pages(given.pages)
     if answer.value["lines"] == 0:
         return _nothing_to_show(context, path, given.offset or 1, answer.value)
     return _numbered(context, path, answer)
+
+
+def _in_lines(given: ReadFile) -> bool:
+    return given.offset is not None or given.limit is not None
 
 
 def _numbered(context: Context, path: str, answer: Answer) -> Outcome:
@@ -91,19 +135,21 @@ def _numbered(context: Context, path: str, answer: Answer) -> Outcome:
         whole = "goes on" if length is None else f"is {length} characters"
         numbered[number - first] += f"... [line {whole}]"
     more = value["more"]
-    budget = context.entry.max_output_bytes - NOTICE_ROOM
-    if value["invalid"] or len(answer.data) + PREFIX_ROOM * len(rows) > budget:
-        shown = fitting_lines(numbered, budget)
+    limit = Limit.of(context).less(NOTICE_ROOM)
+    # There are never more characters than bytes.
+    if value["invalid"] or len(answer.data) + PREFIX_ROOM * len(rows) > limit.size:
+        shown = fitting_lines(numbered, limit)
         if shown < len(rows):
             more, rows, numbered = True, rows[:shown], numbered[:shown]
             content = "\n".join(rows)
     last = first + len(rows) - 1
     text = "\n".join(numbered)
-    if len(rows) == 1 and size_of(text) > budget:
-        text = clip_text(text, budget, Keep.START).text
+    if len(rows) == 1 and not limit.holds(text):
+        text = clip_text(text, limit, Keep.START).text
     seen = clipped[0][0] - 1 if clipped else last
     unseen = more or bool(clipped)
-    context.session.saw(path, value["hash"], first, seen, unseen, value.get("key"))
+    known = {"key": value.get("key"), "modified": value["modified"]}
+    context.session.saw(path, value["hash"], first, seen, unseen, **known)
     if more or value["invalid"]:
         text = with_notices(text, _read_notices(value, last if more else None, total))
     return Outcome(
@@ -111,6 +157,7 @@ def _numbered(context: Context, path: str, answer: Answer) -> Outcome:
         _read_structured(value, content, len(rows)),
         truncated=more or bool(clipped),
         total_bytes=value["size"],
+        is_fitted=True,
     )
 
 
@@ -156,7 +203,9 @@ def _read_structured(value: dict[str, Any], content: str, lines: int) -> dict[st
 def _nothing_to_show(context: Context, path: str, offset: int, value: dict[str, Any]) -> Outcome:
     size, total = value["size"], value["total_lines"]
     if total == 0:
-        context.session.saw(path, value["hash"], 1, 0, more=False, key=value.get("key"))
+        known = {"key": value.get("key"), "modified": value["modified"]}
+        context.session.saw(path, value["hash"], 1, 0, more=False, **known)
+        rich.require_content(context, path, size)
         text = f"empty ({_counted(size, 'byte') if size != 0 else '0 bytes'})"
         return Outcome(text, _read_structured(value, "", 0), total_bytes=size)
     raise ToolError(
@@ -174,7 +223,7 @@ async def _read_base64(context: Context, path: str, given: ReadFile) -> Outcome:
         )
     answer = await context.ask("read", {"path": path, "encoding": "base64"})
     value = answer.value
-    context.session.knows(path, value["hash"], value.get("key"))
+    context.session.knows(path, value["hash"], value.get("key"), value["modified"])
     content = base64.b64encode(answer.data).decode()
     structured = {
         "content": content,
@@ -185,7 +234,8 @@ async def _read_base64(context: Context, path: str, given: ReadFile) -> Outcome:
         "hash": value["hash"],
         "encoding": "base64",
     }
-    return Outcome(content, structured, total_bytes=value["size"])
+    # It is whole or refused: a part of it would be of no use.
+    return Outcome(content, structured, total_bytes=value["size"], is_fitted=True)
 
 
 # ─── write_file ─────────────────────────────────────────────────────────────────────
@@ -204,9 +254,14 @@ class WriteFile(Arguments):
     )
 
 
-def _file_path(context: Context, text: str) -> str:
-    """The worktree path of a file, whose name can't end with a slash."""
-    path = context.path(text)
+def writes_file(context: Context, given: WriteFile | EditFile) -> Sequence[Action]:
+    """What `write_file` and `edit_file` are going to do."""
+    return [Touches(context.path_to_write(given.path), "write")]
+
+
+def file_path(context: Context, text: str) -> str:
+    """The path of a file that is changed, whose name can't end with a slash."""
+    path = context.path_to_write(text)
     if path and text.endswith("/"):
         raise ToolError(
             Code.INVALID_PATH,
@@ -221,7 +276,7 @@ async def write_file(context: Context, given: WriteFile) -> Outcome:
 
     A file that exists must have been read whole with read_file before it is overwritten.
     """
-    path = _file_path(context, given.path)
+    path = file_path(context, given.path)
     is_text = given.encoding != "base64"
     body = given.content.encode() if is_text else _from_base64(given.content)
     async with context.session.lock(path):
@@ -229,23 +284,24 @@ async def write_file(context: Context, given: WriteFile) -> Outcome:
             "path": path,
             "create_dirs": given.create_dirs is not False,
             "keep_bom": is_text,
+            **context.bound(path),
         }
         try:
-            answer = await _change(context, "write", arguments, body, _hash_if_whole)
+            answer = await change(context, "write", arguments, body, _hash_if_whole)
         except ToolError as error:
             if error.code is Code.NOT_READ:
                 partly = context.session.reading(path) is not None
-                raise _not_read_whole(path, partly=partly) from error
+                raise _not_read_whole(context.shown(path), partly=partly) from error
             raise
         context.session.knows(path, answer.value["hash"], answer.value.get("key"))
     size = answer.value["size"]
     return Outcome(
-        f"Wrote {size} bytes to {shown_name(path)}",
+        f"Wrote {size} bytes to {shown_name(context.shown(path))}",
         {"path": path, "size": size, "created": answer.value["created"]},
     )
 
 
-async def _change(
+async def change(
     context: Context,
     op: str,
     arguments: dict[str, Any],
@@ -272,8 +328,29 @@ async def _change(
         found = await context.ask("stat", {"path": path})
         other = session.same_file(path, found.value.get("key"))
         if other is None or other == reading:
+            if error.code is Code.CONFLICT and reading is not None:
+                raise _changed(context.shown(path), reading, found.value) from error
             raise
     return await context.ask(op, {**arguments, "expect": expected(other)}, body)
+
+
+def _changed(path: str, reading: Reading, found: dict[str, Any]) -> ToolError:
+    """The refusal of a change of a file that is no longer what was read.
+
+    Args:
+        path: as the model is shown it.
+        reading: what the loop knows of it.
+        found: what is there now.
+    """
+    now, then = found.get("modified"), reading.modified
+    times = [f"modified at {now}"] if now is not None and now != then else []
+    times += [f"as it was read: {then}"] if then is not None and now != then else []
+    when = f" ({'; '.join(times)})" if times else ""
+    return ToolError(
+        Code.CONFLICT,
+        f"{shown_name(path)} changed since it was read{when}. Read it again.",
+        {"modified": now, "modified_when_read": then},
+    )
 
 
 def _hash_if_whole(reading: Reading) -> str | None:
@@ -316,7 +393,8 @@ class EditFile(Arguments):
     replace_all: bool | None = Field(None, description="Replace all occurrences (default: false)")
 
 
-def _hash(reading: Reading) -> str | None:
+def seen_hash(reading: Reading) -> str | None:
+    """The hash of a file of which something was read."""
     return reading.hash
 
 
@@ -325,7 +403,7 @@ NOT_READ = "Must read_file before editing. Read the file first to see current co
 
 async def edit_file(context: Context, given: EditFile) -> Outcome:
     """Replace a specific string in a file. Requires prior read_file call."""
-    path = _file_path(context, given.path)
+    path = file_path(context, given.path)
     old, new = given.old_string.encode(), given.new_string.encode()
     async with context.session.lock(path):
         arguments = {
@@ -334,7 +412,7 @@ async def edit_file(context: Context, given: EditFile) -> Outcome:
             "old": len(old),
         }
         try:
-            answer = await _change(context, "edit", arguments, old + new, _hash)
+            answer = await change(context, "edit", arguments, old + new, seen_hash)
         except ToolError as error:
             if error.code is Code.NOT_READ:
                 raise ToolError(Code.NOT_READ, NOT_READ, error.details) from error
@@ -342,7 +420,7 @@ async def edit_file(context: Context, given: EditFile) -> Outcome:
         value = answer.value
         context.session.edited(path, value["hash"], value.get("key"))
     return Outcome(
-        f"Replaced {value['replacements']} occurrence(s) in {shown_name(path)}",
+        f"Replaced {value['replacements']} occurrence(s) in {shown_name(context.shown(path))}",
         {
             "path": path,
             "replacements": value["replacements"],
@@ -350,6 +428,40 @@ async def edit_file(context: Context, given: EditFile) -> Outcome:
             "hash": value["hash"],
         },
     )
+
+
+async def edit_pieces(
+    context: Context, text: str, edits: Sequence[tuple[str, str, bool]]
+) -> dict[str, Any]:
+    """Replace several pieces of a file that was read: all of them, or none.
+
+    Args:
+        context: of the call.
+        text: the path as the model wrote it.
+        edits: old text, new text, and: everywhere?; made one after the other.
+
+    Returns:
+        The agent's reply: replacements, sizes before and after, hash.
+
+    Raises:
+        ToolError: NOT_READ, CONFLICT, NO_MATCH, AMBIGUOUS; nothing was changed.
+    """
+    path = file_path(context, text)
+    pieces = [(old.encode(), new.encode(), everywhere) for old, new, everywhere in edits]
+    body = b"".join(old + new for old, new, _ in pieces)
+    asked = {
+        "path": path,
+        "edits": [[len(old), len(new), everywhere] for old, new, everywhere in pieces],
+    }
+    async with context.session.lock(path):
+        try:
+            answer = await change(context, "edit", asked, body, seen_hash)
+        except ToolError as error:
+            if error.code is Code.NOT_READ:
+                raise ToolError(Code.NOT_READ, NOT_READ, error.details) from error
+            raise
+        context.session.edited(path, answer.value["hash"], answer.value.get("key"))
+    return answer.value
 
 
 # ─── list_directory ─────────────────────────────────────────────────────────────────
@@ -368,6 +480,12 @@ class ListDirectory(Arguments):
     max_depth: Positive | None = Field(
         None, description="How many levels to show; makes the list recursive"
     )
+
+
+def lists_directory(context: Context, given: ListDirectory) -> Sequence[Action]:
+    """What `list_directory` is going to do."""
+    deep = given.recursive is True or given.max_depth is not None
+    return [Touches(context.path(given.path or "."), "list", subtree=deep)]
 
 
 _TYPES = {"f": "file", "d": "directory", "l": "symlink", "L": "symlink", "o": "other"}
@@ -390,7 +508,7 @@ async def list_directory(context: Context, given: ListDirectory) -> Outcome:
     answer = await context.ask("list", arguments)
     records = [record.split(b"\x1f", 4) for record in answer.data.split(b"\0") if record]
     lines = [_listed(record) for record in records]
-    shown = fitting_lines(lines, context.entry.max_output_bytes - NOTICE_ROOM) if lines else 0
+    shown = fitting_lines(lines, Limit.of(context).less(NOTICE_ROOM)) if lines else 0
     value = answer.value
     left_out = value["truncated"] or shown < len(lines)
     notices = _list_notices(value, shown, len(lines), flat=not arguments["recursive"])
@@ -400,7 +518,8 @@ async def list_directory(context: Context, given: ListDirectory) -> Outcome:
         "entries": [_entry(record) for record in records[:shown]],
         "hidden": value["hidden"],
     }
-    return Outcome(with_notices(text, notices), structured, truncated=left_out, total_bytes=whole)
+    text = with_notices(text, notices)
+    return Outcome(text, structured, truncated=left_out, total_bytes=whole, is_fitted=True)
 
 
 def _list_notices(value: dict[str, Any], shown: int, received: int, *, flat: bool) -> list[str]:
@@ -455,19 +574,26 @@ class DeleteFile(Arguments):
     )
 
 
+def deletes_file(context: Context, given: DeleteFile) -> Sequence[Action]:
+    """What `delete_file` is going to do."""
+    return [Touches(context.path_to_write(given.path), "delete", subtree=True)]
+
+
 async def delete_file(context: Context, given: DeleteFile) -> Outcome:
     """Delete a file or directory. A link is deleted itself, never what it points to."""
-    path = context.path(given.path)
+    path = context.path_to_write(given.path)
     async with context.session.lock(path):
         try:
             answer = await context.ask(
-                "delete", {"path": path, "recursive": given.recursive is True}
+                "delete",
+                {"path": path, "recursive": given.recursive is True, **context.bound(path)},
             )
         finally:
             # A recursive delete that failed has deleted some: all must be read again.
             context.session.forget(path)
     count = answer.value["deleted"]
-    text = f"Deleted {shown_name(path)}" + (f" ({count} entries)" if count != 1 else "")
+    entries = f" ({count} entries)" if count != 1 else ""
+    text = f"Deleted {shown_name(context.shown(path))}{entries}"
     structured = {"deleted": names_of(answer.data), "count": count}
     return Outcome(text, structured, truncated=answer.value["truncated"])
 
@@ -484,16 +610,28 @@ class MoveFile(Arguments):
     )
 
 
+def moves_file(context: Context, given: MoveFile) -> Sequence[Action]:
+    """What `move_file` is going to do: what was in one place can be read in another."""
+    source, target = context.path_to_write(given.source), context.path_to_write(given.target)
+    return [
+        Touches(source, "read", subtree=True),
+        Touches(source, "delete", subtree=True),
+        Touches(target, "write", subtree=True),
+    ]
+
+
 async def move_file(context: Context, given: MoveFile) -> Outcome:
     """Move or rename a file or directory. `to` is the new path itself, not a directory."""
-    source, target = context.path(given.source), context.path(given.target)
+    source, target = context.path_to_write(given.source), context.path_to_write(given.target)
     async with AsyncExitStack() as locks:
-        for path in sorted({source, target}):
-            await locks.enter_async_context(context.session.lock(path))
+        # Both paths may be known to lead to one file, which has one lock.
+        for lock in sorted({context.session.lock(path) for path in (source, target)}, key=id):
+            await locks.enter_async_context(lock)
         slash = "/" if given.target.endswith("/") and target else ""
         arguments = {"from": source, "to": target + slash, "overwrite": given.overwrite is True}
-        await context.ask("move", arguments)
+        await context.ask("move", {**arguments, **context.bound(target)})
         context.session.move(source, target)
     return Outcome(
-        f"Moved {shown_name(source)} to {shown_name(target)}", {"from": source, "to": target}
+        f"Moved {shown_name(context.shown(source))} to {shown_name(context.shown(target))}",
+        {"from": source, "to": target},
     )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Literal
 
 from pydantic import Field
 
+from executor.catalog import Keep
+from executor.model import MOUNT
 from executor.results import (
     NOTICE_ROOM,
+    Clip,
+    Limit,
     clip_text,
     decode,
     fitting_lines,
@@ -16,7 +21,7 @@ from executor.results import (
     size_of,
     with_notices,
 )
-from executor.tool import Arguments, Context, Outcome, Path, Raw, Whole
+from executor.tool import Action, Arguments, Context, Outcome, Path, Raw, Touches, Whole
 
 MAX_PATHS = 1000
 DEFAULT_CONTEXT = 2
@@ -33,18 +38,38 @@ class Glob(Arguments):
     path: Path | None = Field(None, description="Base directory (default: worktree root)")
 
 
+def lists_names(context: Context, given: Glob) -> Sequence[Action]:
+    """What `glob` is going to do."""
+    return [Touches(context.path(given.path or "."), "list", subtree=True)]
+
+
 async def glob(context: Context, given: Glob) -> Outcome:
     """Find files matching a glob pattern (e.g., **/*.rs)"""
+    return await found(context, given.pattern, given.path, "path")
+
+
+async def found(
+    context: Context, pattern: str, path: str | None, order: Literal["path", "modified"]
+) -> Outcome:
+    """The files that match a pattern.
+
+    Args:
+        context: of the call.
+        pattern: from the directory, or absolute.
+        path: the directory; None = where relative paths begin.
+        order: by path, or the last modified first.
+    """
+    inside = _in_worktree(context, pattern)
     arguments = {
-        "pattern": given.pattern,
-        "path": context.path(given.path or "."),
+        "pattern": pattern if inside is None else inside,
+        "path": "" if inside is not None else context.path(path or "."),
         "max_results": MAX_PATHS,
-        "order": "path",
+        "order": order,
     }
     answer = await context.ask("glob", arguments)
     value, paths = answer.value, names_of(answer.data)
-    lines = [shown_name(path) for path in paths]
-    shown = fitting_lines(lines, context.entry.max_output_bytes - NOTICE_ROOM) if lines else 0
+    lines = [shown_name(context.shown(path)) for path in paths]
+    shown = fitting_lines(lines, Limit.of(context).less(NOTICE_ROOM)) if lines else 0
     left_out = max(value["total"] - shown, 0)
     notices: list[str] = []
     if left_out:
@@ -61,8 +86,20 @@ async def glob(context: Context, given: Glob) -> Outcome:
     text = "\n".join(lines[:shown]) if lines else NO_MATCHES
     whole = size_of("\n".join(lines)) if len(lines) == value["total"] else None
     return Outcome(
-        with_notices(text, notices), structured, truncated=left_out > 0, total_bytes=whole
+        with_notices(text, notices),
+        structured,
+        truncated=left_out > 0,
+        total_bytes=whole,
+        is_fitted=True,
     )
+
+
+def _in_worktree(context: Context, pattern: str) -> str | None:
+    """An absolute pattern as one from the worktree's root; None if it is none of its files."""
+    for root in (*context.loop.roots, MOUNT):
+        if pattern.startswith(root + "/"):
+            return pattern[len(root) :].lstrip("/")
+    return None
 
 
 class Grep(Arguments):
@@ -83,13 +120,32 @@ class Grep(Arguments):
     )
 
 
+def searches(context: Context, given: Grep) -> Sequence[Action]:
+    """What `grep` is going to do."""
+    return [Touches(context.path(given.path or "."), "read", subtree=True)]
+
+
+def _clipped(text: str, limit: Limit, keep: Keep) -> Clip:
+    """The lines within a limit; where the beginning is kept, none of them is cut.
+
+    The agent counts bytes: of characters there may be more than it was asked for.
+    """
+    if limit.holds(text):
+        return Clip(text)
+    lines = text.split("\n")
+    shown = "\n".join(lines[: fitting_lines(lines, limit)])
+    if keep is Keep.START and limit.holds(shown):
+        return Clip(shown, size_of(text) - size_of(shown))
+    return clip_text(text, limit, keep)
+
+
 async def grep(context: Context, given: Grep) -> Outcome:
     """Search file contents with regex. Returns matching lines with context.
 
     Files ignored by .gitignore are searched only when given as path; if nothing else
     matches, matches in them are counted.
     """
-    budget = context.entry.max_output_bytes
+    limit = Limit.of(context)
     arguments = {
         "pattern": given.pattern,
         "path": context.path(given.path or "."),
@@ -99,12 +155,12 @@ async def grep(context: Context, given: Grep) -> Outcome:
         "literal": given.literal is True,
         "max_results": given.max_results or MAX_MATCHES,
         "per_file": MAX_MATCHES_A_FILE,
-        "max_bytes": budget - NOTICE_ROOM,
+        "max_bytes": limit.less(NOTICE_ROOM).most_bytes,
         "line_chars": LINE_CHARACTERS,
     }
     answer = await context.ask("grep", arguments)
     value = answer.value
-    clip = clip_text(decode(answer.data), budget, context.entry.keep)
+    clip = _clipped(decode(answer.data), limit.less(NOTICE_ROOM), context.entry.keep)
     structured = {
         "matches": value["matches"],
         "files": value["files"],
@@ -121,4 +177,5 @@ async def grep(context: Context, given: Grep) -> Outcome:
         structured,
         truncated=truncated or value["clipped"],
         total_bytes=value["total_bytes"],
+        is_fitted=True,
     )

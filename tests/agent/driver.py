@@ -15,14 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from executor.agent.files import OPERATIONS as FILES
+from executor.agent.notebooks import OPERATIONS as NOTEBOOKS
 from executor.agent.operation import Command, Exit, Failure
+from executor.agent.pages import OPERATIONS as PAGES
+from executor.agent.restrictions import OPERATIONS as RESTRICTIONS
+from executor.agent.restrictions import bound
 from executor.agent.search import OPERATIONS as SEARCH
 from executor.agent.workspace import Workspace
+from tests.local_box import PDF
 
 if TYPE_CHECKING:
     from executor.agent.operation import Reply, Steps
 
-OPERATIONS = {**FILES, **SEARCH}
+OPERATIONS = {**FILES, **SEARCH, **RESTRICTIONS, **NOTEBOOKS, **PAGES}
 MAX_STEPS = 1_000_000
 
 
@@ -49,6 +54,7 @@ class Tree:
         self.path = path
         self.workspace = Workspace(str(path))
         self.workspace.ripgrep = ripgrep()
+        self.workspace.pdf = PDF
         self.workspace.beneath = beneath and self.workspace.beneath
 
     def write(self, name: str, content: bytes | str) -> Path:
@@ -64,7 +70,10 @@ class Tree:
         Raises:
             Failure: the operation failed.
         """
-        outcome = OPERATIONS[op](self.workspace, arguments, body)
+        workspace = self.workspace
+        if "rules" in arguments:
+            workspace = bound(workspace, arguments["rules"])
+        outcome = OPERATIONS[op](workspace, arguments, body)
         return outcome if isinstance(outcome, tuple) else run_steps(outcome, str(self.path))
 
     def pauses(self, op: str, body: bytes = b"", /, **arguments: Any) -> int:
@@ -170,7 +179,8 @@ def _run(command: Command, directory: str) -> list[bytes | Exit]:
     done = subprocess.run(
         command.argv,
         cwd=directory,
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL if command.source < 0 else command.source,
+        pass_fds=command.files,
         capture_output=True,
         timeout=120,
         check=False,

@@ -1438,7 +1438,10 @@ def test_stat_says_what_is_there(tree: Tree) -> None:
         **{"f": "f", "l": "f", "": "d", "p": "o"},
         **dict.fromkeys(("none", "f/x", "dead")),
     }
-    assert found["l"] == {"exists": True, "type": "f", "size": 3, "hash": None, "key": "f"}
+    assert found["l"] == {**found["f"], "type": "f", "size": 3, "hash": None, "key": "f"}
+    assert found["l"]["mark"] != found["p"]["mark"] and found["dead"]["mark"] is None
+    link = tree.call("stat", path="dead", follow=False)[0]
+    assert link["exists"] and link["type"] == "l" and link["mark"]
     assert not found["dead"]["exists"]
     assert tree.failure("stat", path="../x").code == "INVALID_PATH"
 

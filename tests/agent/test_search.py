@@ -545,7 +545,17 @@ def test_43_utf_16_is_searched_and_binary_only_named(tree: Tree) -> None:
 
 
 def test_binary_files_between_others_are_kept_apart(tree: Tree) -> None:
-    """What ripgrep says of binary files is never taken for a part of a path."""
+    """What ripgrep says of binary files is never taken for a part of a path, nor for a file.
+
+    The lines of the file after it are all there, and counted once.
+    """
+    said = b'./bin: binary file matches (found "\\0" byte around offset 3)\n'
+    found = hits.Hits(search.Options({"pattern": "x"}), search.Filter(None, None, ""))
+    drain(found.feed(said + b"./f\x001:1:x\n./f\x002-y\n./f\x003:1:x\n"))
+    drain(found.finish())
+    reply, data = found.reply()
+    assert (reply["matches"], reply["files"]) == (3, 2)
+    assert data.split(b"\n")[2:] == [b"f:1:x", b"f-2-y", b"f:3:x"]
     names = [f"{letter}{number}" for number in range(30) for letter in ("bin", "txt")]
     for name in names:
         tree.write(name, b"hit\n" + b"\0" * name.startswith("bin"))

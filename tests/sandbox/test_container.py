@@ -266,6 +266,18 @@ def test_git_is_covered_read_only() -> None:
     assert mounts[-1] == bind("/s/git", "/workspace/.git", True)
 
 
+def test_a_read_only_worktree_is_asked_for_and_looked_at() -> None:
+    """The worktree is mounted read-only, and an engine that did not do so is found out."""
+    request = create_request(plan(spec=spec(read_only=True)))
+    made = copy.deepcopy(inspected(request))
+    assert read_back_faults(request, made) == []
+    for mounts in (request["HostConfig"]["Mounts"], made["HostConfig"]["Mounts"]):
+        (mount,) = [one for one in mounts if one["Target"] == "/workspace"]
+        assert mount["ReadOnly"] is True
+    mount["ReadOnly"] = False
+    assert any("Mounts" in fault for fault in read_back_faults(request, made))
+
+
 def test_the_policy_label_tells_requests_apart() -> None:
     """Two requests have the same policy label only if they are the same."""
     one, same = create_request(plan()), create_request(plan())

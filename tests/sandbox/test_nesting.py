@@ -125,3 +125,36 @@ def test_a_loop_in_the_worktree_of_another_is_refused(tmp_path: Path, kind: str)
             with pytest.raises(ConfigError, match=r"lies in .*loop 'outer' is at work"):
                 thread.enter(controller.open(specs[1]))
         thread.enter(controller.open(specs[1]))
+
+
+@pytest.mark.parametrize(
+    ("worktree", "beside", "words"),
+    [
+        ("other", "place/outer/deep:rw", "lies in .*loop 'outer' is at work"),
+        ("other", "place/outer/deep:ro", None),
+        ("other", "place/outer:rw", None),
+        ("other", "place:rw", "contains .*loop 'outer' is at work"),
+    ],
+)
+def test_a_writable_directory_beside_counts_as_a_worktree_does(
+    tmp_path: Path, worktree: str, beside: str, words: str | None
+) -> None:
+    """What a loop may write neither holds nor lies in what another loop writes."""
+    for name in ("place/outer/deep", "other"):
+        make_worktree(tmp_path / name)
+    one = LoopSpec(worktree=tmp_path / "place/outer", limits=LIMITS, exec_id="outer")
+    two = LoopSpec(
+        worktree=tmp_path / worktree,
+        limits=LIMITS,
+        exec_id="other",
+        add_dirs=(f"{tmp_path / beside.partition(':')[0]}:{beside.partition(':')[2]}",),
+    )
+    settings = replace(Settings.load(), state_directory=tmp_path.parent / f"{tmp_path.name}-state")
+    with LoopThread() as thread:
+        controller = thread.enter(Controller(settings))
+        thread.enter(controller.open(one))
+        if words is None:
+            thread.enter(controller.open(two))
+        else:
+            with pytest.raises(ConfigError, match=words):
+                thread.enter(controller.open(two))

@@ -249,7 +249,7 @@ def test_a_way_that_is_led_elsewhere_while_it_is_opened_is_found_out(
             (tmp_path / "aside").rename(tmp_path / "way")
 
     for target, error, words in (
-        (forbidden, ForbiddenMount, "no sandbox may write"),
+        (forbidden, ForbiddenMount, "no sandbox may have"),
         (tmp_path / "other", ConfigError, "led elsewhere"),
     ):
         monkeypatch.setattr(ownership, "_open_directory", partial(swapped, target=target))
@@ -279,7 +279,7 @@ def test_what_is_no_directory_is_refused(tmp_path: Path, name: str) -> None:
 def test_a_link_into_a_forbidden_place_is_refused(tmp_path: Path) -> None:
     """C9: a symbolic link to a place of the host is that place."""
     (tmp_path / "link").symlink_to("/etc")
-    with pytest.raises(ForbiddenMount, match="/etc is a directory that no sandbox may write"):
+    with pytest.raises(ForbiddenMount, match="/etc is a directory that no sandbox may have"):
         open_worktree(tmp_path / "link")
 
 
@@ -290,7 +290,7 @@ def test_the_state_directory_is_refused_by_any_name(tmp_path: Path) -> None:
     (tmp_path / "other").symlink_to(state)
     for path in (tmp_path, state, state / "deep", tmp_path / "other" / "deep"):
         for named in (state, tmp_path / "other"):
-            with pytest.raises(ForbiddenMount, match="no sandbox may write"):
+            with pytest.raises(ForbiddenMount, match="no sandbox may have"):
                 open_worktree(path, [named])
 
 

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from executor.catalog import load
-from executor.controller import Controller, Loop
+from executor.controller import Controller
 from executor.doctor import judge
 from executor.errors import SandboxUnavailable
+from executor.loop import Loop
 from executor.model import Call, Limits, LoopSpec, Result
 from executor.sandbox import podman
 from executor.sandbox.container import Ceilings, create_request
@@ -359,3 +360,13 @@ def test_a_mount_of_another_kind_is_found(options: str) -> None:
     source, target, _ = binds[0].rsplit(":", 2)
     binds[0] = f"{source}:{target}:{options}"
     assert read_back_faults(request, podman.spelled(request, reply))
+
+
+def test_a_long_output_is_kept_where_only_the_host_writes(work: Work) -> None:
+    """The loop reads the whole of it, and its commands can't change it."""
+    result = work.call("run_command", command="seq 200000")
+    assert result.spill is not None
+    read = work.call("read_file", path=result.spill, offset=150_000, limit=1)
+    assert str(read.content).startswith("150000│150000\n"), read.content
+    ran = work.out(f"echo x > {result.spill}; rm -f {result.spill}; exit 0")
+    assert ran["stderr"].count("Read-only file system") == 2

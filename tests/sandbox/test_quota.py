@@ -731,12 +731,12 @@ def test_a_clock_that_was_set_back_loses_no_result(
 
 def writing_tools(work: Work, reason: str = "no space left") -> None:
     """Every writing tool over a full worktree: the old content stays, nothing is left beside."""
-    tools = {tool.name for tool in work.loop.pipeline.enabled() if tool.access is Access.WRITE}
-    assert tools == {"write_file", "edit_file", "move_file", "delete_file"}
-    old = {"read": "old\n" * 10, "d/moved": "moved\n"}
+    tools = {tool.name for tool in work.loop.registry.all() if tool.access is Access.WRITE}
+    assert tools == {"write_file", "edit_file", "notebook_edit", "move_file", "delete_file"}
+    old = {"read": "old\n" * 10, "d/moved": "moved\n", "n.ipynb": NOTEBOOK}
     for name, content in old.items():
         assert work.call("write_file", path=name, content=content).code is None
-    assert "old" in str(work.call("read_file", path="read").content)
+        assert work.call("read_file", path=name).code is None
     filled = work.call("run_command", command=FILL)
     assert filled.code is None, filled.content
     before = work.call("run_command", command=LIST)
@@ -746,6 +746,7 @@ def writing_tools(work: Work, reason: str = "no space left") -> None:
         ("edit_file", {"path": "read", "old_string": "old\n" * 10, "new_string": big}),
         ("write_file", {"path": "new/deeper/file", "content": big}),
         ("move_file", {"from": "d/moved", "to": "new/deeper/moved"}),
+        ("notebook_edit", {**CELL, "new_source": big}),
     ]
     for name, given in calls:
         result = work.call(name, **given)
@@ -760,6 +761,8 @@ def writing_tools(work: Work, reason: str = "no space left") -> None:
     assert ran.code == "NO_SPACE"
 
 
+NOTEBOOK = '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}\n'
+CELL = {"notebook_path": "n.ipynb", "cell_type": "code", "edit_mode": "insert"}
 FILL = """mkdir fill; head -c 1000000000 /dev/zero > fill/big 2>/dev/null
 i=0; while mkdir fill/$i 2>/dev/null; do i=$((i+1)); done
 i=0; while echo -n x 2>/dev/null > fill/f$i && [ -s fill/f$i ]; do i=$((i+1)); done

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from executor.controller import Controller, Loop
+from executor.controller import Controller
 from executor.errors import ConfigError
+from executor.loop import Loop
 from executor.model import Call, Limits, LoopSpec
 from tests.sandbox.second_engine import SecondEngine, second_engine
 

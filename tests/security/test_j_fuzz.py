@@ -127,6 +127,11 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
     ("list", {"max_entries": 3}),
     ("glob", {"max_results": 3}),
     ("grep", {"max_bytes": 10, "line_chars": 5}),
+    ("read_image", {"max_bytes": 10}),
+    *((op, {"max_bytes": 10, "picture_bytes": 10}) for op in ("read_pages", "read_notebook")),
+    ("edit_notebook", {}),
+    *((op, {"head": 8, "tail": 8}) for op in ("await_task", "peek")),
+    *((op, {}) for op in ("begin", "stop_task", "left", "end_left")),
     *((op, {}) for op in ("write", "edit", "stat", "delete", "move", "unknown")),
 ]
 LOOP = asyncio.new_event_loop()
@@ -167,7 +172,7 @@ def test_made_up_frames_end_in_answers_or_typed_errors(data: bytes) -> None:
             asyncio.ensure_future(connection.request(op, dict(given), on_output=lambda *_: None))
             for op, given in asked
         ]
-        other = asyncio.ensure_future(beside.request("stat", {}))
+        other = asyncio.ensure_future(beside.request("move", {}))
         await asyncio.sleep(0)
         for piece in sent:
             connection.received(piece)

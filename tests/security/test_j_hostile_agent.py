@@ -24,10 +24,12 @@ from typing import Any
 import pytest
 
 import executor
+from executor import messages
 from executor.agent import frame
 from executor.agent.frame import encode, encode_json
 from executor.agent.service import Service
-from executor.errors import AgentLost, Code, ProtocolError, SandboxError, ToolError
+from executor.errors import AgentLost, Code, ModelRefused, ProtocolError, SandboxError, ToolError
+from executor.messages import MessagesApi
 from executor.model import Limits, LoopSpec
 from executor.sandbox import connection as connection_module
 from executor.sandbox import container
@@ -36,6 +38,7 @@ from executor.sandbox.stream import BUFFER, CROWD, AttachedStream
 from tests.conftest import make_worktree, open_docker_box
 from tests.driver import Box, LoopThread
 from tests.loops import Work, open_work
+from tests.messages_server import KEY, Status, in_order, serving
 from tests.scripted import Deaf
 from tests.security.probes import PYTHON, probe
 from tests.test_pipeline import ANSWERS, result_of
@@ -344,15 +347,65 @@ def test_no_source_evaluates_data(path: Path) -> None:
 
 @pytest.mark.statement("J6")
 def test_nothing_but_the_engines_client_speaks_http() -> None:
-    """A box is spoken to in frames over a stream: no redirect, cookie or encoding exists."""
+    """A box is spoken to in frames over a stream: no redirect, cookie or encoding exists.
+
+    One module more asks the model of agents; what it asks is in the tests below.
+    """
     speakers = {
         path.stem for path in SOURCES if set(imports(ast.parse(path.read_text()))) & SPEAKING
     }
-    assert speakers == {"engine"}
+    assert speakers == {"engine", "messages"}
     words = ("urlopen", "HTTPConnection", "Session(", "allow_redirects")
     for name in ("connection", "stream", "replies", "box"):
         text = next(path for path in HOST if path.stem == name).read_text()
         assert not [word for word in words if word in text]
+
+
+@pytest.mark.statement("J6")
+def test_the_model_has_one_address() -> None:
+    """It is the settings', which are read before there is a box; one place makes the request."""
+    tree = ast.parse(Path(messages.__file__).read_text())
+    used = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    requests = [text for text in used if ".stream(" in text and text.startswith("client.")]
+    assert requests == ["client.stream('POST', url, content=body)"]
+    (url,) = [
+        ast.unparse(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        and ast.unparse(node.targets[0]) == "url"
+        and "base_url" in ast.unparse(node.value)
+    ]
+    assert url == "f\"{self.base_url.rstrip('/')}/v1/messages\""
+    (client,) = [text for text in used if text.startswith("httpx.AsyncClient(")]
+    assert "follow_redirects=False" in client and "trust_env=False" in client
+    text = {path.stem: path.read_text() for path in HOST}
+    assert {name for name in text if "MessagesApi(" in text[name]} == {"controller"}
+    assert {name for name in text if "model_url" in text[name]} == {"controller", "settings"}
+
+
+@pytest.mark.statement("J6")
+def test_nothing_that_is_said_is_an_address(loop_thread: LoopThread, heard: Heard) -> None:
+    """Whatever a box or the model's server says, the host connects to the model alone."""
+    away = "http://canary-of-the-box.invalid/canary-of-the-box"
+    answers = [
+        Status(429, headers={"location": away, "retry-after": "0", "refresh": f"0; {away}"}),
+        Status(503, away, {"location": away, "alt-svc": 'h2="canary-of-the-box.invalid:443"'}),
+        Status(307, away, {"location": away, "set-cookie": f"a={away}"}),
+    ]
+    server = loop_thread.enter(serving(in_order(*answers)))
+    api = MessagesApi(KEY, server.url, first_wait=0.001)
+    said = [{"role": "user", "content": [{"type": "text", "text": away}], "url": away}]
+    heard.events.clear()
+    heard.is_listening = True
+    try:
+        asked = api.create(said, system=away, tools=[{"name": away}], model=away, max_tokens=1)
+        with pytest.raises(ModelRefused):
+            loop_thread.run(asked)
+    finally:
+        heard.is_listening = False
+    assert [request.path for request in server.requests] == ["/v1/messages"] * 3
+    assert {request.headers["host"] for request in server.requests} == {server.url[7:]}
+    assert heard.events == []
 
 
 # ─── J4: nothing that is said is a name of something on the host ────────────────────

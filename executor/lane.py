@@ -1,0 +1,264 @@
+"""A lane: the loop's place for a box, which is opened, replaced and given back as calls need it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from executor.errors import SandboxError, ToolError
+from executor.model import MOUNT, Event, LaneLost, LaneOpened, LoopSpec, plain
+from executor.permissions import restrictions
+from executor.rules import Rule
+from executor.sandbox.completion import to_completion
+from executor.session import Session
+from executor.text import one_line
+from executor.tool import Answer, OnOutput, Operations
+from executor.tools.background import AWAIT
+
+LANE = "no-net"
+"""The lane of every box so far: they all have the same policy, no network."""
+ANSWER_TIMEOUT = 10.0
+"""Seconds that the agent may take to name its shell, or to take up what the rules deny."""
+
+log = logging.getLogger(__name__)
+
+
+class OpenBox(Operations, Protocol):
+    """A box as the sandbox layer hands it out."""
+
+    @property
+    def name(self) -> str:
+        """Of the container."""
+
+    @property
+    def capabilities(self) -> dict[str, Any]:
+        """What isolation is really there."""
+
+    @property
+    def error(self) -> SandboxError | None:
+        """Why the box is lost; None while it lives."""
+
+    async def mourned(self) -> SandboxError | None:
+        """`error`, once the cause was looked for."""
+
+
+Opener: TypeAlias = Callable[[LoopSpec], AbstractAsyncContextManager[OpenBox]]
+"""Opens a box for a loop; leaving the context removes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """What became of a box that was replaced.
+
+    Attributes:
+        cause: as `LaneLost` has it.
+        is_lost: nobody of ours wanted it to end.
+    """
+
+    cause: str
+    is_lost: bool
+
+    @property
+    def notice(self) -> str:
+        """What the loop has to know about its new box."""
+        what = f"was lost ({self.cause})" if self.is_lost else f"is a new one ({self.cause})"
+        more = " and a new one was opened on the same worktree" if self.is_lost else ""
+        return (
+            f"the sandbox {what}{more}: processes, /tmp and the working directory are gone, "
+            f"files in {MOUNT} are intact"
+        )
+
+
+class Lane:
+    """The loop's place for a box. A box that is gone is replaced when a call needs one.
+
+    It goes when it is lost, and when no call has been running for `Limits.idle_seconds`.
+    A background task counts as a call; what a call left running does not, and goes with the box.
+
+    Attributes:
+        replaced: how many boxes are gone and replaced.
+        gone: what became of the last of them; None = there was no other box yet.
+    """
+
+    def __init__(
+        self,
+        spec: LoopSpec,
+        opener: Opener,
+        session: Session,
+        announce: Callable[[Event], None],
+    ) -> None:
+        self.replaced = 0
+        self.gone: Gone | None = None
+        self._spec = spec
+        self._opener = opener
+        self._session = session
+        self._announce = announce
+        self._lock = asyncio.Lock()
+        self._box: OpenBox | None = None
+        self._is_vacant = False
+        self._stack = AsyncExitStack()
+        self._is_closed = False
+        self._users = 0
+        self._idle: asyncio.TimerHandle | None = None
+        self._giving_back: asyncio.Task[None] | None = None
+        self._restricted: tuple[Rule, ...] = ()
+
+    @property
+    def capabilities(self) -> dict[str, Any]:
+        return self._box.capabilities if self._box is not None else {}
+
+    @property
+    def is_open(self) -> bool:
+        """There is a box, and it lives."""
+        return self._box is not None and self._box.error is None
+
+    @property
+    def name(self) -> str:
+        """Of the open box's container; empty while there is none."""
+        return self._box.name if self._box is not None else ""
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """A call runs for as long as this lasts; the box is not given back meanwhile."""
+        self._users += 1
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        try:
+            yield
+        finally:
+            self._users -= 1
+            self._count_idle_time()
+
+    async def ready(self) -> None:
+        """See `Box.ready`."""
+        if self._box is None or self._box.error is not None:
+            await self.open()
+        elif self._restricted is not self._session.rules.deny:
+            async with self._lock:
+                await self._restrict(self._box)
+
+    async def _restrict(self, box: OpenBox) -> None:
+        """Tell the agent what the rules deny to files; it looks at what it opens.
+
+        Raises:
+            SandboxError: it did not take it, so the box must not be used.
+        """
+        rules = self._session.rules
+        told = restrictions(rules)
+        if any(told.values()) or self._restricted:
+            try:
+                await box.request("restrict", told, timeout=ANSWER_TIMEOUT)
+            except ToolError as error:
+                raise SandboxError(f"the agent did not take the loop's rules: {error}") from error
+        self._restricted = rules.deny
+
+    async def request(
+        self,
+        op: str,
+        arguments: dict[str, Any],
+        body: bytes = b"",
+        *,
+        timeout: float | None = None,
+        on_output: OnOutput | None = None,
+    ) -> Answer:
+        """See `Operations.request`."""
+        box = self._box
+        if box is None or box.error is not None:
+            box = await self.open()
+        # A background task is use of the box after its call, too.
+        with self.in_use() if op == AWAIT else contextlib.nullcontext():
+            return await box.request(op, arguments, body, timeout=timeout, on_output=on_output)
+
+    async def open(self) -> OpenBox:
+        """The open box, after opening one if there is none. Callers at once share it.
+
+        Raises:
+            SandboxError: none could be opened.
+        """
+        async with self._lock:
+            if self._is_closed:
+                raise SandboxError("the loop is closed")
+            box = self._box
+            if box is not None and box.error is None:
+                return box
+            if box is not None:
+                error = await box.mourned()
+                await self._vacate(Gone(str(error), is_lost=True))
+            box = await self._stack.enter_async_context(self._opener(self._spec))
+            try:
+                self._restricted = ()
+                await self._restrict(box)
+                # Command lines are judged as the shell reads them that gets them.
+                answer = await box.request("shell", {}, timeout=ANSWER_TIMEOUT)
+                self._session.shell = answer.value["shell"]
+            except BaseException:
+                await self._leave()
+                raise
+            self._box = box
+            if self._is_vacant:
+                self._is_vacant = False
+                self.replaced += 1
+            self._announce(LaneOpened(lane=LANE, sandbox=box.name))
+            self._count_idle_time()
+            return box
+
+    async def _vacate(self, gone: Gone) -> None:
+        """Have no box; the lock is held."""
+        self._box = None
+        self._is_vacant = True
+        self.gone = gone
+        # A new box starts at the root.
+        self._session.cwd = MOUNT
+        self._announce(LaneLost(lane=LANE, cause=gone.cause))
+        await self._leave()
+
+    async def _leave(self) -> None:
+        stack, self._stack = self._stack, AsyncExitStack()
+        try:
+            await stack.aclose()
+        except SandboxError as error:
+            reason = one_line(str(error))
+            log.warning("the box could not be removed and is left to the reaper: %s", reason)
+
+    def _count_idle_time(self) -> None:
+        """From now on nothing runs, unless something does."""
+        seconds = self._spec.limits.idle_seconds
+        if seconds is None or self._users or self._box is None or self._is_closed:
+            return
+        if self._idle is not None:
+            self._idle.cancel()
+        self._idle = asyncio.get_running_loop().call_later(seconds, self._on_idle, seconds)
+
+    def _on_idle(self, seconds: float) -> None:
+        self._idle = None
+        self._giving_back = asyncio.ensure_future(self._give_back(seconds))
+
+    async def _give_back(self, seconds: float) -> None:
+        """Remove a box that nobody uses. A call that comes meanwhile waits for a new one."""
+        async with self._lock:
+            if self._users or self._box is None or self._is_closed:
+                return
+            error = self._box.error
+            cause = f"the box was given back after {plain(seconds)} s without a call"
+            gone = Gone(cause, False) if error is None else Gone(str(error), True)
+            await self._vacate(gone)
+
+    async def close(self) -> None:
+        """Remove the box. Nothing is opened after this."""
+        self._is_closed = True
+        if self._idle is not None:
+            self._idle.cancel()
+        await to_completion(self._close())
+
+    async def _close(self) -> None:
+        async with self._lock:
+            self._box = None
+            await self._leave()
+        if self._giving_back is not None:
+            await asyncio.wait({self._giving_back})

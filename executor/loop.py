@@ -1,0 +1,640 @@
+"""A loop: calls of one model's turn after turn, answered over one worktree."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import time
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from executor import results, skills, toolsets
+from executor.background import Listed
+from executor.catalog import Catalog
+from executor.coordination import Member, Message
+from executor.errors import Code, ConfigError, StreamBroken, ToolError
+from executor.hooks import Hooks, Use
+from executor.lane import LANE, Gone, Lane, Opener
+from executor.model import (
+    Access,
+    Artifact,
+    Call,
+    CallStarted,
+    CommandQueued,
+    Event,
+    Finished,
+    LoopSpec,
+    Result,
+    Todo,
+    Warned,
+    plain,
+)
+from executor.paths import Added
+from executor.permissions import check_paths, check_patterns
+from executor.pipeline import Answered, Emit, Pipeline
+from executor.rules import Rules
+from executor.scheduling import Intent, intent_of
+from executor.session import Session
+from executor.streaming import Format, Reader, reader_of
+from executor.tool import (
+    Agents,
+    Approver,
+    Context,
+    FileRead,
+    Modifier,
+    Order,
+    PermissionGranted,
+    QueueCommand,
+    Registry,
+    Spill,
+    Surroundings,
+    Tool,
+)
+from executor.tools.background import listed
+from executor.tools.projects import VALIDATE
+from executor.turn import MAX_QUEUED_EVENTS, Crew, Feed, Turn
+
+if TYPE_CHECKING:
+    pass
+
+DAY = 86400.0
+OVERTIME = 3.0
+"""Seconds that a call which is being ended may go on after the loop's time is over."""
+
+_NO_BOX = (Code.SANDBOX_LOST, Code.SANDBOX_UNAVAILABLE, Code.PROTOCOL_ERROR)
+
+
+@dataclass(frozen=True, slots=True)
+class Company:
+    """Whom and what the host gives to its loops.
+
+    Attributes:
+        tools: the user's own, beside those of the toolset.
+        hooks: what the host wants to see or stop.
+        approver: who decides and answers; None = nobody can be asked.
+        leader: who decides on plans in their own time; None = the approver does.
+    """
+
+    tools: tuple[Tool, ...] = ()
+    hooks: Hooks = field(default_factory=Hooks)
+    approver: Approver | None = None
+    leader: Approver | None = None
+
+
+class Loop:
+    """One open loop. Made by `Controller.open`."""
+
+    def __init__(
+        self,
+        spec: LoopSpec,
+        catalog: Catalog,
+        opener: Opener,
+        company: Company | None = None,
+        member: Member | None = None,
+        spill: Spill | None = None,
+        agents: Agents | None = None,
+    ) -> None:
+        company = company or Company()
+        self.spec = spec
+        self.session = Session()
+        self.session.mode = spec.mode
+        self.session.rules = rules_of(spec, catalog, company.tools)
+        self.session.background.announce = self._announce
+        self.registry: Registry = toolsets.registry(spec.toolset, catalog, spec.limits)
+        toolset = catalog.toolsets[spec.toolset]
+        for tool in company.tools:
+            entry = toolset.limited(tool.canonical, tool.entry)
+            self.registry.register(replace(tool, entry=entry))
+        check_patterns(self.session.rules, self.registry.all())
+        kind = catalog.loop_types[spec.loop_type] if spec.loop_type is not None else None
+        allowed = kind.tools if kind is not None else None
+        label = spec.loop_type
+        if spec.tools is not None:
+            allowed = tuple(name for name in spec.tools if allowed is None or name in allowed)
+            label = label or "subagent"
+        self.pipeline = Pipeline(self.registry, allowed, label, company.hooks)
+        self._turns = self._nested_calls = 0
+        self._nested_uses: list[Use] = []
+        self._member = member
+        self._lane = Lane(spec, opener, self.session, self._announce)
+        self._surroundings = Surroundings(
+            exec_id=self.exec_id,
+            session=self.session,
+            limits=spec.limits,
+            lane=LANE,
+            toolset=toolset,
+            roots=names_of(spec.worktree),
+            box=self._lane,
+            seccomp=spec.seccomp,
+            tenant=spec.tenant,
+            approver=company.approver,
+            approval_timeout=catalog.permissions.timeout,
+            prompts=catalog.prompts,
+            peers=member,
+            leader=company.leader,
+            text_only=spec.text_only,
+            require_validation=kind is not None and kind.require_validation,
+            agent_id=spec.agent_id,
+            depth=spec.depth,
+            chain_id=spec.chain_id or self.exec_id,
+            spill=spill,
+            agents=agents,
+            runtime=spec.runtime,
+            read_only=spec.read_only,
+            skills=skills.load(spec.skill_directories, spec.writable),
+            worktree_skills=spec.worktree_skills,
+            call=self._nested,
+            reads_tasks=self.pipeline.has("task_output"),
+            added=tuple(
+                Added(one.mount, names_of(one.path), one.is_writable) for one in spec.directories
+            ),
+        )
+        self._started = time.monotonic()
+        self._seconds = spec.limits.max_seconds or DAY
+        self._deadline = self._started + self._seconds
+        self._sequence = 0
+        self._told = 0
+        self._listeners: list[Emit] = []
+        self._watching: list[Feed] = []
+        self._running: list[Turn] = []
+        self._unheard: list[Event] = []
+
+    @property
+    def exec_id(self) -> str:
+        """The loop's name."""
+        return self.spec.exec_id or ""
+
+    @property
+    def is_over(self) -> bool:
+        """The loop's time is over; no more calls are run."""
+        return time.monotonic() >= self._deadline
+
+    @property
+    def completed(self) -> str | None:
+        """What the model said on `complete_task`; None before."""
+        return self.session.completed
+
+    @property
+    def capabilities(self) -> dict[str, Any]:
+        """What isolation the open box really has."""
+        return self._lane.capabilities
+
+    @contextlib.contextmanager
+    def attended(self) -> Iterator[str]:
+        """A person is in the box for as long as this lasts: it is not given back as idle.
+
+        Yields the name of its container.
+        """
+        with self._lane.in_use():
+            yield self._lane.name
+
+    def definitions(self) -> tuple[dict[str, Any], ...]:
+        """The loop's enabled tools as Anthropic's API takes them."""
+        return tuple(
+            {
+                "name": tool.name,
+                "description": self.description(tool),
+                "input_schema": tool.schema,
+            }
+            for tool in self.pipeline.enabled(self._surroundings)
+        )
+
+    def description(self, tool: Tool) -> str:
+        """What the model reads of a tool in this loop."""
+        return tool.describe(self._surroundings) if tool.describe else tool.description
+
+    def disabled(self) -> dict[str, str]:
+        """The tools that the model is not shown, each with the reason."""
+        return self.pipeline.disabled(self._surroundings)
+
+    @property
+    def mode(self) -> str:
+        """The permission mode; plan mode changes it."""
+        return self.session.mode
+
+    @property
+    def todos(self) -> tuple[Todo, ...]:
+        """The model's own list, as it last wrote it."""
+        return self.session.todos
+
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """The plans, specs and phases that the model made, in order."""
+        return tuple(self.session.artifacts)
+
+    async def inbox(self) -> AsyncIterator[Message]:
+        """What other loops and the host send: questions, data, alerts, a wish to stop."""
+        if self._member is not None:
+            async for message in self._member.inbox():
+                yield message
+
+    async def answer(self, query_id: str, text: str) -> None:
+        """Answer a question of another loop.
+
+        Raises:
+            ToolError: NOT_FOUND, nobody waits for it; LIMIT, too large.
+        """
+        if self._member is None:
+            raise ToolError(Code.NOT_FOUND, "This loop runs without others.")
+        await self._member.answer(query_id, text)
+
+    def allow(self, rule: str) -> None:
+        """Allow what a permission rule names, until the loop ends.
+
+        Raises:
+            ConfigError: it is no rule.
+        """
+        self.session.rules = self.session.rules.allowing(rule)
+
+    async def tasks(self) -> tuple[Listed, ...]:
+        """What goes on beside the calls: background tasks, those that have ended too, and what
+        calls that have ended left running. `kill_shell` ends each of them by its id.
+
+        Raises:
+            SandboxError: the box was lost meanwhile.
+        """
+        return await listed(self._surroundings, is_open=self._lane.is_open)
+
+    def queued(self) -> tuple[str, ...]:
+        """Texts that tools want said in the host's next turn; taken once."""
+        texts = tuple(self.session.queued)
+        self.session.queued.clear()
+        return texts
+
+    def mark_read(self, path: str, digest: str) -> None:
+        """The caller has seen the whole file itself, so it may be changed.
+
+        Args:
+            path: as a model would write it.
+            digest: its content hash, as `read_file` reports it; a file that changed since
+                is not overwritten.
+        """
+        self.session.knows(self._surroundings.reach.to_read(path), digest)
+
+    async def next_iteration(self) -> None:
+        """Another iteration of the loop begins, with nothing of the last one in its prompt.
+
+        In toolsets whose catalog entry says `reads = "iteration"` every file has to be read
+        again before it is changed; elsewhere nothing happens.
+        """
+        if self._surroundings.toolset.reads == "iteration":
+            self.session.clear_reads()
+
+    async def execute(self, call: Call) -> Result:
+        """Run one call. Every failure is a result; only cancellation is raised."""
+        answered = await self._execute(call, None, self._new_turn())
+        await self._end_turn([answered])
+        self._tell(Finished(result=answered.result), None)
+        return answered.result
+
+    async def turn(self, calls: Iterable[Call]) -> list[Result]:
+        """Run the calls of one assistant turn: reads together, changes one by one.
+
+        Returns:
+            The results in the order of the calls.
+        """
+        return await self._turn(list(calls), None)
+
+    def stream(self, calls: Iterable[Call]) -> AsyncIterator[Event]:
+        """Run the calls of one turn and tell what happens; leaving early cancels them.
+
+        `Finished` comes once for each call, in the order of the calls.
+        """
+        made = list(calls)
+        return self._streamed(lambda emit: self._turn(made, emit))
+
+    def stream_model(
+        self, events: AsyncIterable[Mapping[str, Any]], form: Format = "anthropic"
+    ) -> AsyncIterator[Event]:
+        """Run the calls of a message while a model still streams it, and tell what happens.
+
+        Each call starts when its block has ended and the calls before it allow it; those that
+        come last in a turn wait for the message's end. Leaving early cancels all.
+
+        Args:
+            events: the events of one message, as dicts.
+            form: `anthropic`, events of the Messages API; `openai`, chunks of chat completions.
+
+        Raises:
+            StreamBroken: the events ended, failed, or told of an error before the message's
+                end; holds the results of the calls that ended. What changed nothing was
+                ended for it, what changed something has run to its end.
+        """
+        reader = reader_of(form)
+        return self._streamed(lambda emit: self._model_turn(events, reader, emit))
+
+    def events(self) -> AsyncIterator[Event]:
+        """All events of the loop from now on, of every turn; ends when the loop is closed.
+
+        A reader who is too slow misses events, live output first, and is told so.
+        """
+        feed = Feed(MAX_QUEUED_EVENTS)
+        self._watching.append(feed)
+        return self._watched(feed)
+
+    def cancel(self, *ids: str) -> int:
+        """End calls of the turns that are running; each gets a CANCELLED result.
+
+        Args:
+            ids: of the calls; none = all of them, those that have not begun too.
+
+        Returns:
+            How many calls there were. What a command had printed is in its result.
+        """
+        return sum(turn.cancel(ids) for turn in tuple(self._running))
+
+    # ─── behind them ───
+
+    async def _streamed(
+        self, running: Callable[[Emit], Coroutine[Any, Any, object]]
+    ) -> AsyncIterator[Event]:
+        """What is told while that runs; it is cancelled if nobody listens to the end."""
+        feed = Feed()
+        for unheard in self._unheard:
+            feed.put(unheard)
+        self._unheard.clear()
+        self._listeners.append(feed.put)
+        task = asyncio.create_task(running(feed.put))
+        task.add_done_callback(lambda _: feed.close())
+        try:
+            while (event := await feed.next()) is not None:
+                yield event
+            await task
+        finally:
+            self._listeners.remove(feed.put)
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def _watched(self, feed: Feed) -> AsyncIterator[Event]:
+        try:
+            while (event := await feed.next()) is not None:
+                if (warned := feed.left_out()) is not None:
+                    yield self._stamped(warned)
+                yield event
+        finally:
+            self._watching.remove(feed)
+
+    async def _turn(self, calls: Sequence[Call], emit: Emit | None) -> list[Result]:
+        with self._new_run(emit) as turn:
+            for call in calls:
+                turn.add(call)
+            turn.close()
+            answers = await self._ended(turn, turn.run())
+        return [answered.result for answered in answers]
+
+    async def _model_turn(
+        self, events: AsyncIterable[Mapping[str, Any]], reader: Reader, emit: Emit
+    ) -> None:
+        with self._new_run(emit) as turn:
+            answers = await self._ended(turn, turn.run_with(events, reader))
+        if turn.fault is not None:
+            raise StreamBroken(
+                str(turn.fault) or type(turn.fault).__name__,
+                [answered.result for answered in answers],
+                [call.id for call in turn.unanswered],
+            ) from turn.fault
+
+    @contextlib.contextmanager
+    def _new_run(self, emit: Emit | None) -> Iterator[Turn]:
+        """A turn that `cancel` knows of for as long as this lasts."""
+        turn_id = self._new_turn()
+        turn = Turn(
+            Crew(
+                execute=lambda call, begun: self._execute(call, emit, turn_id, begun),
+                foresee=lambda call: self._foreseen(call, turn_id),
+                box=self._lane,
+                tell=lambda event: self._tell(event, emit),
+            )
+        )
+        self._running.append(turn)
+        try:
+            yield turn
+        finally:
+            self._running.remove(turn)
+
+    def _foreseen(self, call: Call, turn_id: str) -> Intent:
+        """What the call is going to do; nothing if it will be refused."""
+        found = self.pipeline.foreseen(call)
+        if found is None:
+            return Intent(Order.SAFE)
+        tool, arguments = found
+        context = Context(call.id, tool.entry, self._surroundings, turn_id=turn_id, tool=tool.name)
+        return intent_of(tool, arguments, context)
+
+    def _tell(self, event: Event, emit: Emit | None) -> None:
+        """Tell the stream of a turn, and whoever watches the loop."""
+        if emit is None and not self._watching:
+            return
+        event = self._stamped(event)
+        if emit is not None:
+            emit(event)
+        for feed in self._watching:
+            feed.put(event)
+
+    def _new_turn(self) -> str:
+        self._turns += 1
+        return f"turn-{self._turns}"
+
+    async def _ended(self, turn: Turn, running: Awaitable[list[Answered]]) -> list[Answered]:
+        """What the calls came to, and what comes once a turn, of a cancelled one too."""
+        try:
+            answers = await running
+        except asyncio.CancelledError:
+            await self._end_turn(turn.answers, is_cancelled=True)
+            raise
+        await self._end_turn(answers)
+        return answers
+
+    async def _end_turn(self, answers: Sequence[Answered], *, is_cancelled: bool = False) -> None:
+        """What comes once a turn: changes of the loop, in order, then the hook."""
+        for answered in answers:
+            self._modify(answered.modifiers)
+        uses = [found.use for found in answers if found.has_mutated and found.use is not None]
+        uses += self._nested_uses
+        self._nested_uses.clear()
+        if uses:
+            hooks = self.pipeline.hooks
+            for warning in await hooks.after_turn(uses, is_cancelled=is_cancelled):
+                self._announce(Warned(message=warning))
+
+    def _modify(self, modifiers: Iterable[Modifier]) -> None:
+        """Apply what tools want changed in the loop."""
+        for modifier in modifiers:
+            match modifier:
+                case FileRead(path, digest):
+                    self.session.knows(path, digest)
+                case PermissionGranted(rule):
+                    try:
+                        self.allow(rule)
+                    except ConfigError as error:
+                        self._announce(Warned(message=f"nothing was granted: {error}"))
+                case QueueCommand(text):
+                    self.session.queued.append(text)
+                    self._announce(CommandQueued(text=text))
+
+    async def _execute(
+        self,
+        call: Call,
+        emit: Emit | None,
+        turn_id: str,
+        begun: Callable[[], object] | None = None,
+    ) -> Answered:
+        self._tell(CallStarted(call=call), emit)
+        tell = functools.partial(self._tell, emit=emit) if emit or self._watching else None
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            return Answered(self._time_is_over(call))
+        with self._lane.in_use():
+            try:
+                answered = await self.pipeline.answer(
+                    call, self._surroundings, tell, left, turn_id, begun
+                )
+            except asyncio.CancelledError:
+                self._doubt(call, turn_id)  # nobody knows how far it has come
+                raise
+        self._invalidate(answered, turn_id)
+        return replace(answered, result=self._outlook(call, answered.result))
+
+    def _invalidate(self, answered: Answered, turn_id: str) -> None:
+        """What was validated has to be validated again once something may have changed it."""
+        use = answered.use
+        if self.session.validated is None or use is None or use.canonical == VALIDATE:
+            return
+        tool = self.registry.get(use.tool)
+        has_run = answered.has_mutated or (tool is not None and tool.access is Access.EXEC)
+        if has_run and use.is_mutating:
+            self._doubt(Call(use.call_id, use.tool, use.input), turn_id)
+
+    def _doubt(self, call: Call, turn_id: str) -> None:
+        """A call that may have changed something has run, at least in part."""
+        if self.session.validated is not None:
+            intent = self._foreseen(call, turn_id)
+            if intent.writes_all or intent.writes_somewhere:
+                self.session.validated = None
+
+    async def _nested(self, context: Context, canonical: str, given: Mapping[str, Any]) -> Answered:
+        """See `executor.tool.MakeCall`."""
+        self._nested_calls += 1
+        named = (tool.name for tool in self.registry.all() if tool.canonical == canonical)
+        call = Call(f"{context.call_id}.{self._nested_calls}", next(named, canonical), given)
+        answered = await self.pipeline.answer(
+            call, self._surroundings, context.emit, context.time_left, context.turn_id
+        )
+        self._invalidate(answered, context.turn_id)
+        if answered.has_mutated and answered.use is not None:
+            self._nested_uses.append(answered.use)
+        return answered
+
+    def _outlook(self, call: Call, result: Result) -> Result:
+        """The result of a call, with what the loop has to know about its box."""
+        if result.code in _NO_BOX:
+            if time.monotonic() >= self._deadline:
+                return self._time_is_over(call)
+            return _with_outlook(result) if result.code is Code.SANDBOX_LOST else result
+        if self._lane.replaced != self._told and self._lane.gone is not None:
+            self._told = self._lane.replaced
+            return _with_notice(result, self._lane.gone)
+        return result
+
+    def _time_is_over(self, call: Call) -> Result:
+        message = f"The loop's time of {plain(self._seconds)} s is over; no more calls are run."
+        elapsed = (time.monotonic() - self._deadline) * 1000
+        return results.refusal(call, Code.TIMEOUT, message, max(elapsed, 0.0))
+
+    def _announce(self, event: Event) -> None:
+        event = self._stamped(event)
+        if not self._listeners:
+            self._unheard.append(event)
+        for emit in (*self._listeners, *(feed.put for feed in self._watching)):
+            emit(event)
+
+    def _stamped(self, event: Event) -> Event:
+        self._sequence += 1
+        since = (time.monotonic() - self._started) * 1000
+        return replace(event, exec_id=self.exec_id, seq=self._sequence, monotonic_ms=since)
+
+    async def _end_in_time(self) -> None:
+        """Take the box away when the loop's time is over, whatever still runs in it."""
+        await asyncio.sleep(max(self._deadline + OVERTIME - time.monotonic(), 0.0))
+        await self._lane.close()
+
+    def _end_watching(self) -> None:
+        for feed in self._watching:
+            feed.close()
+
+    @contextlib.asynccontextmanager
+    async def _opened(self) -> AsyncIterator[Loop]:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self.session.background.close)
+            stack.push_async_callback(self._lane.close)
+            await self._lane.open()
+            watch = asyncio.create_task(self._end_in_time())
+            stack.callback(watch.cancel)
+            stack.callback(self._end_watching)
+            stack.push_async_callback(self.session.stop)
+            yield self
+
+
+def _with_outlook(result: Result) -> Result:
+    """The result of a call whose box was lost under it, with what comes next."""
+    outlook = (
+        "the next call opens a new sandbox on the same worktree: files there are intact, "
+        "processes and /tmp are gone"
+    )
+    cause = str(result.content)
+    details = {**(result.details or {}), "sandbox_lost": cause}
+    return replace(result, content=results.with_notices(cause, [outlook]), details=details)
+
+
+def _with_notice(result: Result, gone: Gone) -> Result:
+    """The result, with what the loop has to know about its new box."""
+    content: Any = result.content
+    if isinstance(content, str):
+        content = results.with_notices(content, [gone.notice])
+    else:
+        content = [*content, {"type": "text", "text": f"[{gone.notice}]"}]
+    key = "sandbox_lost" if gone.is_lost else "sandbox_given_back"
+    return replace(result, content=content, details={**(result.details or {}), key: gone.cause})
+
+
+def names_of(directory: Path | str) -> tuple[str, ...]:
+    """Names that a directory has on the host; a host's prompt may use them."""
+    given = os.path.abspath(directory)
+    return tuple(root for root in dict.fromkeys((given, os.path.realpath(given))) if root != "/")
+
+
+def rules_of(spec: LoopSpec, catalog: Catalog, tools: Iterable[Tool] = ()) -> Rules:
+    """The rules of a loop: the catalog's, then its own.
+
+    Args:
+        spec: of the loop.
+        catalog: has rules for every loop, and those that a plan's prompts stand for.
+        tools: the host's own, which rules may name.
+
+    Raises:
+        ConfigError: with every bad rule, named.
+    """
+    known = toolsets.names(catalog)
+    for tool in tools:
+        known |= {tool.name: tool.canonical, tool.canonical: tool.canonical}
+    more = catalog.permissions
+    rules = Rules.parse(
+        [*more.allow, *spec.allow], [*more.ask, *spec.ask], [*more.deny, *spec.deny], known
+    )
+    Rules.parse([rule for prompted in catalog.prompts.values() for rule in prompted], known=known)
+    check_paths(rules)
+    return rules
