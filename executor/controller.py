@@ -246,14 +246,11 @@ class Controller:
             return None
         from executor.subagents import Parent, Subagents
 
-        known = toolsets.names(self.catalog)
-        for tool in self._company.tools:
-            known |= {tool.name: tool.canonical, tool.canonical: tool.canonical}
         return Subagents(
             Parent(
                 spec=spec,
                 kinds=self.catalog.agents,
-                known=known,
+                known=toolsets.names(self.catalog, self._company.tools),
                 model=self._model,
                 ground=functools.partial(self._ground, spec, source),
                 open=functools.partial(self._loop, running=running),

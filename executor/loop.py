@@ -628,9 +628,7 @@ def rules_of(spec: LoopSpec, catalog: Catalog, tools: Iterable[Tool] = ()) -> Ru
     Raises:
         ConfigError: with every bad rule, named.
     """
-    known = toolsets.names(catalog)
-    for tool in tools:
-        known |= {tool.name: tool.canonical, tool.canonical: tool.canonical}
+    known = toolsets.names(catalog, tools)
     more = catalog.permissions
     rules = Rules.parse(
         [*more.allow, *spec.allow], [*more.ask, *spec.ask], [*more.deny, *spec.deny], known

@@ -372,13 +372,9 @@ def write(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps
             if found is None:
                 yield from _save(place, path, body, None)
             else:
-                _require_regular(found, path)
-                if arguments.get("create_only", False):
-                    raise Failure("EXISTS", f"{shown(path)} exists already.")
-                fd, before = _open_known(place, path, arguments.get("expect"), HASH_LIMIT)
+                fd, before = yield from _open_to_replace(place, path, found, arguments)
                 try:
                     head = os.pread(fd, 3, 0)
-                    yield from _require_hash(fd, path, arguments.get("expect"))
                     if arguments.get("keep_bom", True):
                         bare = body.removeprefix(text.BOM)
                         body = text.BOM + bare if head == text.BOM else bare
@@ -400,19 +396,29 @@ def _tried_write(workspace: Workspace, path: str, arguments: dict[str, Any]) -> 
                 found = place.status()
                 is_new = found is None
                 if found is not None:
-                    _require_regular(found, path)
-                    if arguments.get("create_only", False):
-                        raise Failure("EXISTS", f"{shown(path)} exists already.")
-                    expect = arguments.get("expect")
-                    fd, _ = _open_known(place, path, expect, HASH_LIMIT)
-                    try:
-                        yield from _require_hash(fd, path, expect)
-                    finally:
-                        os.close(fd)
+                    fd, _ = yield from _open_to_replace(place, path, found, arguments)
+                    os.close(fd)
         except FileNotFoundError:
             if not arguments.get("create_dirs", True):
                 raise
     return {"size": 0, "hash": None, "created": is_new, "key": None}, b""
+
+
+def _open_to_replace(
+    place: Place, path: str, found: os.stat_result, arguments: dict[str, Any]
+) -> Generator[None, Any, tuple[int, os.stat_result]]:
+    """Open the file that `write` is going to replace, if it may."""
+    _require_regular(found, path)
+    if arguments.get("create_only", False):
+        raise Failure("EXISTS", f"{shown(path)} exists already.")
+    expect = arguments.get("expect")
+    fd, before = _open_known(place, path, expect, HASH_LIMIT)
+    try:
+        yield from _require_hash(fd, path, expect)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd, before
 
 
 def edit(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:

@@ -292,13 +292,18 @@ _LEFT: Mapping[str, Test] = {
 
 
 def _left(value: Any) -> bool:
+    return _are_rows(value, MAX_LEFT, _LEFT)
+
+
+def _are_rows(value: Any, most: int, fields: Mapping[str, Test]) -> bool:
+    """A list of at most so many objects, each with exactly these fields."""
     return (
         type(value) is list
-        and len(value) <= MAX_LEFT
+        and len(value) <= most
         and all(
             type(one) is dict
-            and one.keys() == _LEFT.keys()
-            and all(is_right(one[name]) for name, is_right in _LEFT.items())
+            and one.keys() == fields.keys()
+            and all(is_right(one[name]) for name, is_right in fields.items())
             for one in value
         )
     )
@@ -324,16 +329,8 @@ _PART: Mapping[str, Test] = {
 
 
 def _parts(value: Any) -> bool:
-    return (
-        type(value) is list
-        and len(value) <= MAX_PARTS
-        and all(
-            type(part) is dict
-            and part.keys() == _PART.keys()
-            and all(is_right(part[name]) for name, is_right in _PART.items())
-            for part in value
-        )
-        and _remarks([part[name] for part in value for name in ("cell", "what")])
+    return _are_rows(value, MAX_PARTS, _PART) and _remarks(
+        [part[name] for part in value for name in ("cell", "what")]
     )
 
 
@@ -346,16 +343,7 @@ _PAGE: Mapping[str, Test] = {
 
 
 def _pages(value: Any) -> bool:
-    return (
-        type(value) is list
-        and len(value) <= MAX_PARTS
-        and all(
-            type(part) is dict
-            and part.keys() == _PAGE.keys()
-            and all(is_right(part[name]) for name, is_right in _PAGE.items())
-            for part in value
-        )
-    )
+    return _are_rows(value, MAX_PARTS, _PAGE)
 
 
 def _is_parted(value: dict[str, Any], data: bytes) -> bool:

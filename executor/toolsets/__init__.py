@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from executor.catalog import Catalog, load
 from executor.model import Limits
 from executor.tool import Registry, Tool
@@ -15,12 +17,20 @@ _TOOLSETS: dict[str, tuple[Shown, ...]] = {
 }
 
 
-def names(catalog: Catalog) -> dict[str, str]:
-    """Every name of a tool in any toolset → its canonical name, as permission rules use them."""
+def names(catalog: Catalog, own: Iterable[Tool] = ()) -> dict[str, str]:
+    """Every name of a tool in any toolset → its canonical name, as permission rules use them.
+
+    Args:
+        catalog: has names of its own.
+        own: the host's tools, which have theirs.
+    """
     shown = {
         item.name: item.canonical or item.name for tools in _TOOLSETS.values() for item in tools
     }
-    return {**shown, **{name: name for name in catalog.tools}}
+    found = {**shown, **{name: name for name in catalog.tools}}
+    for tool in own:
+        found |= {tool.name: tool.canonical, tool.canonical: tool.canonical}
+    return found
 
 
 def registry(toolset: str, catalog: Catalog, limits: Limits | None = None) -> Registry:
