@@ -452,6 +452,75 @@ def plain(number: float) -> str:
 
 SECCOMP_PROFILES = ("standard", "strict")
 QUOTAS = ("none", "watch", "loop-ext4")
+GIT_SHARING = ("shared", "copy", "shallow", "hidden")
+LANDINGS = ("keep", "refs", "branch")
+NESTED = ("set-aside", "report")
+COMMIT_MESSAGE = "{tools}"
+"""Of automatic commits: `{tools}` is what the turn's tools did, `{exec_id}` the loop's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class GitOptions:
+    """What a loop has of its worktree's repository, and what comes back of it.
+
+    Attributes:
+        sharing: how the origin's objects get into the box: `shared`, mounted read-only, all of
+            them; `copy`, of the branches and tags that it is shown; `shallow`, of HEAD alone,
+            without history; `hidden`, there is no git inside.
+        landing: what is done with the loop's commits when it ends: `keep` them aside for
+            `executor git import`; make `refs` below `refs/loops/<exec_id>/` in the origin;
+            make these and advance the worktree's `branch`, if it is where it was.
+        commit: commit after each turn that changed something, and land that.
+        message: of these commits; `{tools}` and `{exec_id}` are filled in.
+        paths: pathspecs of what these commits take; none = everything.
+        name, email: who commits in the box; None = as the host's configuration says.
+        nested: what is done with repositories that the loop made or changed below its
+            worktree: `set-aside` renames their `.git`, so that git outside never obeys
+            them; `report` only names them.
+        pack_bytes: the most that the loop's new objects may take, packed.
+    """
+
+    sharing: str = "shared"
+    landing: str = "keep"
+    commit: bool = False
+    message: str = COMMIT_MESSAGE
+    paths: tuple[str, ...] = ()
+    name: str | None = None
+    email: str | None = None
+    nested: str = "set-aside"
+    pack_bytes: int | str = "512m"
+
+    def faults(self) -> list[str]:
+        """Everything that is wrong with these options, one sentence each."""
+        found: list[str] = []
+        for name, allowed in (
+            ("sharing", GIT_SHARING),
+            ("landing", LANDINGS),
+            ("nested", NESTED),
+        ):
+            if getattr(self, name) not in allowed:
+                found.append(
+                    f"git.{name}: there is no {getattr(self, name)!r}; "
+                    f"use one of {', '.join(allowed)}"
+                )
+        if self.sharing == "hidden" and (self.commit or self.landing != "keep"):
+            found.append("git: nothing is committed or landed when git is hidden; choose one")
+        if not self.message.strip():
+            found.append("git.message: is empty; give the text of a commit")
+        for name in ("name", "email"):
+            text = getattr(self, name)
+            if text is not None and (not text.strip() or any(c in text for c in "<>\n\0")):
+                found.append(
+                    f"git.{name}: {text!r} can't stand in a commit; leave out < > and lines"
+                )
+        for path in self.paths:
+            if not path or "\0" in path or path.startswith("-"):
+                found.append(f"git.paths: {path!r} is no pathspec")
+        try:
+            parse_size(self.pack_bytes)
+        except ConfigError as error:
+            found.append(f"git.pack_bytes: {error}")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -596,6 +665,7 @@ class LoopSpec:
             all of them.
         add_dirs: directories beside the worktree, read-only unless they say otherwise; as
             text `DIR`, `DIR:ro` or `DIR:rw`. Limits of disk space don't count them.
+        git: what it has of the worktree's repository, and what comes back.
     """
 
     worktree: Path | str
@@ -623,6 +693,7 @@ class LoopSpec:
     chain_id: str | None = None
     tools: tuple[str, ...] | None = None
     add_dirs: tuple[Directory | Path | str, ...] = ()
+    git: GitOptions = GitOptions()
 
     @property
     def directories(self) -> tuple[Directory, ...]:
@@ -645,7 +716,7 @@ class LoopSpec:
 
     def faults(self) -> list[str]:
         """Everything that is wrong with this specification, one sentence each."""
-        found = [*self.limits.faults(), *environment_faults(self.environment)]
+        found = [*self.limits.faults(), *environment_faults(self.environment), *self.git.faults()]
         path = Path(self.worktree)
         if not str(self.worktree).strip():
             found.append("worktree: is empty; give a directory")

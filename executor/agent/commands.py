@@ -401,6 +401,7 @@ class Job:
         self.grace = float(arguments["grace"])
         self.live = bool(arguments.get("stream"))
         self.shelves = bool(arguments.get("shelve"))
+        self.room: dict[str, Any] | None = arguments.get("room")
         self.moves = arguments.get("cwd") is None
         self.credit = LIVE_CREDIT
         self.notes: list[str] = []
@@ -573,6 +574,9 @@ class Job:
     # ── output ──
 
     def _spool(self) -> Spool:
+        """Where the output goes; with `room` it may be more than memory has, on a disk."""
+        if self.room is not None:
+            return Spool(self.room["directory"], int(self.room["bytes"]))
         return Spool(self.commands.scratch)
 
     def _read(self, stream: Stream) -> int:
