@@ -38,6 +38,7 @@ BENCHMARKS: dict[str, Callable[[Stage], Awaitable[list[Row]]]] = {
     "command": speed.commands,
     "cold": speed.cold_starts,
     "grep": speed.searches,
+    "git": speed.statuses,
     "flood": memory.flood,
     "idle": memory.idle,
     "many": memory.many,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 
 from benchmarks import report
 from benchmarks.report import Row
-from benchmarks.stage import NotRun, Stage, ask, docker_cli, own
+from benchmarks.stage import PLAIN_UID, NotRun, Stage, ask, docker_cli, own
 from benchmarks.timing import Attempt, Sample, alternately, awaited, blocking
 from executor import Controller, LoopSpec
 from executor.hooks import Hook, HookEvent, Hooks, Occasion
@@ -351,6 +352,64 @@ async def searches(stage: Stage) -> list[Row]:
         report.at_most(name, mine, found["inside"], "`rg` in the box, its own clock", 1.2),
         report.compared("  the same", mine, found["outside"], "`rg` by run_command, from outside"),
     ]
+
+
+# ─── git ────────────────────────────────────────────────────────────────────────────
+
+
+async def statuses(stage: Stage) -> list[Row]:
+    """`git status` over 50,000 files in the box, beside the host's own in the same worktree."""
+    worktree = stage.worktree("versioned")
+    _fill(worktree)
+    for arguments in (
+        ("init", "--quiet", "--initial-branch=main"),
+        ("add", "--all"),
+        ("-c", "user.name=Bench", "-c", "user.email=bench@localhost", "commit", "-qm", "all"),
+    ):
+        _git(worktree, *arguments)
+    command = "git --no-optional-locks status --porcelain"
+    async with stage.loop(worktree) as loop:
+
+        async def inside() -> float:
+            """What git took by the box's own clock."""
+            timed = f"start=$EPOCHREALTIME; {command}; echo $start $EPOCHREALTIME >&2"
+            result = await ask(loop, "run_command", command=timed)
+            assert result.structured is not None, "commands have a structured result"
+            if result.structured["stdout"]:
+                raise NotRun("git in the box takes files for changed")
+            start, end = map(float, result.structured["stderr"].split())
+            return end - start
+
+        found = await alternately(
+            {
+                "inside": inside,
+                "ours": awaited(lambda: ask(loop, "run_command", command=command)),
+                "host": blocking(lambda: _git(worktree, *command.split()[1:])),
+            },
+            stage.rounds(SEARCHES),
+            stage.ticks("git status"),
+        )
+    name = f"`git status` over {FILES:,} files"
+    return [
+        report.at_most(name, found["ours"], found["host"], "the host's own git", 1.2),
+        report.compared("  the same, by the box's clock", found["inside"], found["host"], "that"),
+    ]
+
+
+def _git(worktree: Path, *arguments: str) -> None:
+    """Git on the host, as the worktree's owner and with nobody's configuration."""
+    user = PLAIN_UID if os.geteuid() == 0 else None
+    environment = {"PATH": os.defpath, "GIT_CONFIG_GLOBAL": os.devnull, "HOME": os.devnull}
+    subprocess.run(
+        ["git", "-C", str(worktree), *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=True,
+        env=environment,
+        user=user,
+        group=user,
+        extra_groups=() if user is not None else None,
+    )
 
 
 def _fill(worktree: Path) -> int:

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from executor.errors import ConfigError
-from executor.model import Access, Limits, LoopSpec, parse_size, plain
+from executor.model import Access, GitOptions, Limits, LoopSpec, parse_size, plain
 from executor.rules import Rules
 
 Lane = Literal["no-net", "net", "heavy"]
@@ -201,6 +201,8 @@ class Policy:
         require_patched_engine: refuse engines and runtimes with known faults, by version.
         require_access_control: refuse engines without AppArmor or SELinux.
         apparmor_profile: name of a loaded profile for every box; None = the engine's.
+        uids: first and last of those that worktrees get which are made for loops, one each,
+            where the controller may give files away.
     """
 
     tenancy: Literal["single", "multi"] = "single"
@@ -208,6 +210,7 @@ class Policy:
     require_patched_engine: bool = False
     require_access_control: bool = False
     apparmor_profile: str | None = None
+    uids: tuple[int, int] = (1_900_000_000, 1_900_000_999)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +293,8 @@ class Catalog:
 
         Args:
             worktree: the directory that the loop works in.
-            given: fields of `LoopSpec` and of `Limits`, side by side.
+            given: fields of `LoopSpec` and of `Limits`, side by side; `git` as a table of
+                fields of `GitOptions`.
         """
         values = {**self.loop, **{key: value for key, value in given.items() if value is not None}}
         values["environment"] = {
@@ -299,6 +303,7 @@ class Catalog:
         }
         for name in ("add_dirs", "skills"):
             values[name] = tuple(map(_at_home, values.get(name, ())))
+        values["git"] = _git_options(self.loop.get("git", {}), given.get("git") or {})
         limits = {name: values.pop(name) for name in _LIMIT_NAMES & values.keys()}
         return LoopSpec(worktree=worktree, limits=Limits(**limits), **values)
 
@@ -322,6 +327,14 @@ class Catalog:
                 found.append(f"{option}: there is no {value!r}{_instead(value, known)}")
         longest = {name: entry.max_timeout_ms for name, entry in self.tools.items()}
         return found + _call_timeout_faults(spec.limits.call_timeout, longest)
+
+
+def _git_options(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> GitOptions:
+    """Options of git: what is given and not None wins."""
+    values = {**defaults, **{key: value for key, value in given.items() if value is not None}}
+    if "paths" in values:
+        values["paths"] = tuple(values["paths"])
+    return GitOptions(**values)
 
 
 def _at_home(directory: Any) -> Any:
@@ -403,6 +416,18 @@ class _AgentTable(_Table):
     prompt: str | None = None
 
 
+class _GitTable(_Table):
+    sharing: Literal["shared", "copy", "shallow", "hidden"] | None = None
+    landing: Literal["keep", "refs", "branch"] | None = None
+    commit: bool | None = None
+    message: str | None = None
+    paths: list[str] | None = None
+    name: str | None = None
+    email: str | None = None
+    nested: Literal["set-aside", "report"] | None = None
+    pack_bytes: str | int | None = None
+
+
 class _LoopTable(_Table):
     memory: str | int | None = None
     cpus: float | None = None
@@ -428,6 +453,7 @@ class _LoopTable(_Table):
     tenant: str | None = None
     seccomp: Literal["standard", "strict"] | None = None
     quota: Literal["none", "watch", "loop-ext4"] | None = None
+    git: _GitTable | None = None
 
 
 class _ControllerTable(_Table):
@@ -436,6 +462,7 @@ class _ControllerTable(_Table):
     require_patched_engine: bool | None = None
     require_access_control: bool | None = None
     apparmor_profile: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")] | None = None
+    uids: Annotated[list[_Count], Field(min_length=2, max_length=2)] | None = None
 
 
 class _PermissionsTable(_Table):
@@ -544,7 +571,7 @@ def _build(merged: Mapping[str, Any]) -> Catalog:
             for name, entry in merged["loop_types"].items()
         },
         loop=merged["loop"],
-        controller=Policy(**merged.get("controller", {})),
+        controller=_policy(merged.get("controller", {})),
         permissions=_permissions(merged.get("permissions", {})),
         hooks=tuple(_hook(entry) for entry in merged.get("hooks", ())),
         prompts={
@@ -603,6 +630,11 @@ def _toolset(entry: Mapping[str, Any]) -> ToolsetEntry:
 
 def _spill(entry: Mapping[str, Any]) -> SpillLimits:
     return SpillLimits(**{name: parse_size(value) for name, value in entry.items()})
+
+
+def _policy(entry: Mapping[str, Any]) -> Policy:
+    first, last = entry.get("uids", Policy().uids)
+    return Policy(**{**entry, "uids": (first, last)})
 
 
 def _permissions(entry: Mapping[str, Any]) -> Permissions:
@@ -900,6 +932,7 @@ def _loop_faults(merged: Mapping[str, Any]) -> list[str]:
     loop = merged["loop"]
     limits = Limits(**{name: loop[name] for name in _LIMIT_NAMES & loop.keys()})
     found = [f"loop.{fault}" for fault in limits.faults()]
+    found += [f"loop.{fault}" for fault in _git_options(loop.get("git", {}), {}).faults()]
     longest = {name: entry.get("max_timeout_ms") for name, entry in merged["tools"].items()}
     found += [f"loop.{fault}" for fault in _call_timeout_faults(limits.call_timeout, longest)]
     for key, known in (("toolset", merged["toolsets"]), ("loop_type", merged["loop_types"])):

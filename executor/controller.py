@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import functools
 import logging
+import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
@@ -24,12 +25,19 @@ from executor.loop import Company, Loop, names_of, rules_of
 from executor.model import LoopSpec
 from executor.permissions import Mode
 from executor.sandbox import copies, gate, spill
-from executor.sandbox.box import Host, loop_quota, open_box, worktree_of
+from executor.sandbox.box import (
+    Host,
+    forbidden_places,
+    loop_quota,
+    open_box,
+    users_of,
+    worktree_of,
+)
 from executor.sandbox.completion import to_completion
 from executor.sandbox.copies import Ground
 from executor.sandbox.engine import OVERRIDE, Engine, address_fault
 from executor.sandbox.images import Progress
-from executor.sandbox.ownership import Worktree, open_own
+from executor.sandbox.ownership import SAME, Worktree, open_own
 from executor.sandbox.quota import Quota
 from executor.sandbox.reaper import Identity, reap
 from executor.sandbox.runtime import silent
@@ -39,6 +47,7 @@ from executor.tool import Agents, Approver, Registry, Spill, Tool
 from executor.tools.agents import MAX_DEPTH
 
 if TYPE_CHECKING:
+    from executor.git.history import History, Surroundings
     from executor.messages import Model
     from executor.subagents import Agent
 
@@ -51,6 +60,25 @@ log = logging.getLogger(__name__)
 
 Source: TypeAlias = Callable[[], Worktree]
 """Opens a loop's worktree as its boxes have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Boxes:
+    """What a loop's boxes are opened with.
+
+    Attributes:
+        spec: the loop's, with its worktree.
+        opener: opens one.
+        source: opens the worktree as they have it.
+        results: where long outputs are kept.
+        history: of its worktree's repository.
+    """
+
+    spec: LoopSpec
+    opener: Opener
+    source: Source
+    results: Spill | None = None
+    history: History | None = None
 
 
 class Controller:
@@ -190,10 +218,20 @@ class Controller:
             spec = spec.with_exec_id(exec_id)
             async with (
                 self._joined(spec, ground) as member,
-                self._boxes(spec, ground) as (opener, spill, source),
+                self._boxes(spec, ground) as boxes,
             ):
-                agents = self._agents(spec, source, [] if running is None else running)
-                loop = Loop(spec, self.catalog, opener, self._company, member, spill, agents)
+                spec = boxes.spec
+                agents = self._agents(spec, boxes.source, [] if running is None else running)
+                loop = Loop(
+                    spec,
+                    self.catalog,
+                    boxes.opener,
+                    self._company,
+                    member,
+                    boxes.results,
+                    agents,
+                    boxes.history,
+                )
                 async with loop._opened():
                     yield loop
         finally:
@@ -208,23 +246,51 @@ class Controller:
         return self._coordinator.join(spec.tenant, str(spec.exec_id))
 
     @contextlib.asynccontextmanager
-    async def _boxes(
-        self, spec: LoopSpec, ground: Ground | None
-    ) -> AsyncIterator[tuple[Opener, Spill | None, Source]]:
-        """Opens the loop's boxes, over what lasts from the first of them to the last.
-
-        Yields also what opens the worktree as these boxes have it.
-        """
+    async def _boxes(self, spec: LoopSpec, ground: Ground | None) -> AsyncIterator[_Boxes]:
+        """Opens the loop's boxes, over what lasts from the first of them to the last."""
         assert self._opener is not None, "the controller is open"
         if self._host is None:
-            yield self._opener, None, functools.partial(open_own, Path(spec.worktree).resolve())
+            source = functools.partial(open_own, Path(spec.worktree).resolve())
+            yield _Boxes(spec, self._opener, source)
             return
-        identity = self._host.identity
-        async with self._quota(self._host, spec, ground) as quota:
-            with spill.opened(identity, str(spec.exec_id), self.catalog.spill) as results:
-                host = replace(self._host, quota=quota, results=results.directory)
-                source = functools.partial(worktree_of, host, spec)
-                yield functools.partial(open_box, host), results, source
+        from executor.git.history import History
+
+        host = self._host
+        async with AsyncExitStack() as stack:
+            history = None
+            if ground is None:
+                around = await self._surroundings(host, spec)
+                history = await stack.enter_async_context(History.opened(spec, around))
+                spec = history.spec
+            quota = await stack.enter_async_context(self._quota(host, spec, ground))
+            results = stack.enter_context(
+                spill.opened(host.identity, str(spec.exec_id), self.catalog.spill)
+            )
+            host = replace(host, quota=quota, results=results.directory)
+            if history is not None:
+                await history.place(quota)
+                stack.push_async_callback(history.settle)
+                host = replace(host, git=history.view, notices=tuple(history.notices))
+            source = functools.partial(worktree_of, host, spec)
+            yield _Boxes(spec, functools.partial(open_box, host), source, results, history)
+
+    async def _surroundings(self, host: Host, spec: LoopSpec) -> Surroundings:
+        """What the loop's history has to know about where it is."""
+        from executor.git.history import Surroundings
+
+        facts = host.engine.facts
+        runtime = gate.admit(host.policy, facts, spec.runtime).runtime or facts.default_runtime
+        users = users_of(facts)
+        may_chown = os.geteuid() == 0 and users == SAME
+        return Surroundings(
+            state=host.identity.state,
+            controller=host.identity.id,
+            forbidden=tuple(forbidden_places(host.engine, host.identity)),
+            users=users,
+            is_gvisor=facts.is_gvisor(runtime),
+            uids=self.catalog.controller.uids if may_chown else None,
+            program=self.settings.git_program,
+        )
 
     @contextlib.asynccontextmanager
     async def _quota(

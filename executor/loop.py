@@ -48,6 +48,7 @@ from executor.paths import Added
 from executor.permissions import check_paths, check_patterns
 from executor.pipeline import Answered, Emit, Pipeline
 from executor.rules import Rules
+from executor.sandbox.completion import to_completion
 from executor.scheduling import Intent, intent_of
 from executor.session import Session
 from executor.streaming import Format, Reader, reader_of
@@ -70,7 +71,8 @@ from executor.tools.projects import VALIDATE
 from executor.turn import MAX_QUEUED_EVENTS, Crew, Feed, Turn
 
 if TYPE_CHECKING:
-    pass
+    from executor.git.history import History
+    from executor.git.report import Report
 
 DAY = 86400.0
 OVERTIME = 3.0
@@ -108,6 +110,7 @@ class Loop:
         member: Member | None = None,
         spill: Spill | None = None,
         agents: Agents | None = None,
+        history: History | None = None,
     ) -> None:
         company = company or Company()
         self.spec = spec
@@ -131,6 +134,7 @@ class Loop:
         self._turns = self._nested_calls = 0
         self._nested_uses: list[Use] = []
         self._member = member
+        self._history = history
         self._lane = Lane(spec, opener, self.session, self._announce)
         self._surroundings = Surroundings(
             exec_id=self.exec_id,
@@ -160,6 +164,7 @@ class Loop:
             worktree_skills=spec.worktree_skills,
             call=self._nested,
             reads_tasks=self.pipeline.has("task_output"),
+            no_git="git is hidden from this loop" if spec.git.sharing == "hidden" else None,
             added=tuple(
                 Added(one.mount, names_of(one.path), one.is_writable) for one in spec.directories
             ),
@@ -188,6 +193,11 @@ class Loop:
     def completed(self) -> str | None:
         """What the model said on `complete_task`; None before."""
         return self.session.completed
+
+    @property
+    def report(self) -> Report | None:
+        """What the loop made and left, once it is closed; None before."""
+        return self._history.report if self._history is not None else None
 
     @property
     def capabilities(self) -> dict[str, Any]:
@@ -470,6 +480,9 @@ class Loop:
             hooks = self.pipeline.hooks
             for warning in await hooks.after_turn(uses, is_cancelled=is_cancelled):
                 self._announce(Warned(message=warning))
+            if self._history is not None and not is_cancelled:
+                for warning in await self._history.after_turn(self._lane, uses):
+                    self._announce(Warned(message=warning))
 
     def _modify(self, modifiers: Iterable[Modifier]) -> None:
         """Apply what tools want changed in the loop."""
@@ -582,11 +595,17 @@ class Loop:
             stack.push_async_callback(self.session.background.close)
             stack.push_async_callback(self._lane.close)
             await self._lane.open()
+            stack.push_async_callback(self._bring_history_home)
             watch = asyncio.create_task(self._end_in_time())
             stack.callback(watch.cancel)
             stack.callback(self._end_watching)
             stack.push_async_callback(self.session.stop)
             yield self
+
+    async def _bring_history_home(self) -> None:
+        """What was committed leaves the box while there still is one."""
+        if self._history is not None:
+            await to_completion(self._history.collect(self._lane))
 
 
 def _with_outlook(result: Result) -> Result:

@@ -22,6 +22,10 @@ RESULTS = "/run/executor/results"
 """Where the loop reads outputs that were too long for the model."""
 PLANS = "/run/executor/plans"
 """Where the loop writes its plan."""
+GIT_DIRECTORY = "/run/executor/git"
+"""Where a loop's own git directory is, unless it lies over the worktree's `.git`."""
+GIT_OBJECTS = "/run/executor/objects"
+"""Below it, numbered, are the object stores of the origin, read-only."""
 DIRECTORIES = "/workspaces"
 """Where directories are that a loop has beside its worktree, each by its name."""
 
@@ -666,9 +670,11 @@ class LoopSpec:
         add_dirs: directories beside the worktree, read-only unless they say otherwise; as
             text `DIR`, `DIR:ro` or `DIR:rw`. Limits of disk space don't count them.
         git: what it has of the worktree's repository, and what comes back.
+        repo: a repository, bare or not, to take the worktree from; `worktree` is left out then.
+        branch: of it; made at its HEAD where there is none. What the loop commits lands there.
     """
 
-    worktree: Path | str
+    worktree: Path | str = ""
     limits: Limits = field(default_factory=Limits)
     toolset: str = "standard"
     loop_type: str | None = None
@@ -694,6 +700,8 @@ class LoopSpec:
     tools: tuple[str, ...] | None = None
     add_dirs: tuple[Directory | Path | str, ...] = ()
     git: GitOptions = GitOptions()
+    repo: Path | str | None = None
+    branch: str | None = None
 
     @property
     def directories(self) -> tuple[Directory, ...]:
@@ -718,7 +726,10 @@ class LoopSpec:
         """Everything that is wrong with this specification, one sentence each."""
         found = [*self.limits.faults(), *environment_faults(self.environment), *self.git.faults()]
         path = Path(self.worktree)
-        if not str(self.worktree).strip():
+        found += self._repository_faults()
+        if self.repo is not None and not str(self.worktree):
+            pass  # one is made
+        elif not str(self.worktree).strip():
             found.append("worktree: is empty; give a directory")
         elif not path.exists():
             found.append(f"worktree: {path} does not exist; give an existing directory")
@@ -743,6 +754,15 @@ class LoopSpec:
                 "example debian:12-slim"
             )
         return found
+
+    def _repository_faults(self) -> list[str]:
+        if self.repo is None:
+            return ["branch: of which repository? give repo, too"] if self.branch else []
+        if not self.branch:
+            return ["repo: of which branch? give branch, too"]
+        return ["git.sharing: a worktree of a repository needs git"] * (
+            self.git.sharing == "hidden"
+        )
 
     def _directory_faults(self) -> list[str]:
         found: list[str] = []

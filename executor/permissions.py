@@ -761,7 +761,9 @@ async def _redirects_wanted(case: _Case, simple: Simple) -> list[_Want]:
 
 
 def _is_allowed(case: _Case, touch: _Touch) -> bool:
-    """A rule allows to change this."""
+    """A rule allows to change this. What git obeys is no file among others: it runs programs."""
+    if ".git" in case.target(touch).lower().split("/"):
+        return False
     rules = case.context.session.rules.allow
     some = _path_rules(rules, WRITERS, case.tool.name, case.tool.canonical)
     return bool(some) and _patterns(some).find(case.target(touch), anywhere=False) is not None

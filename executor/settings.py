@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -49,6 +50,7 @@ class Settings:
         model_key: key of the Messages API, for subagents; None = there is none.
         model_url: its address; None = the usual one.
         model_name: of the model that subagents ask where nothing else names one.
+        git_program: git of the host, absolute; None = the one among the system's programs.
     """
 
     docker_host: str | None = None
@@ -66,6 +68,7 @@ class Settings:
     model_key: str | None = field(default=None, repr=False)
     model_url: str | None = None
     model_name: str | None = None
+    git_program: Path | None = None
 
     @classmethod
     def load(cls, environment: Mapping[str, str] | None = None) -> Settings:
@@ -92,6 +95,7 @@ class Settings:
             model_key=reader.text("ANTHROPIC_API_KEY") or None,
             model_url=reader.text("ANTHROPIC_BASE_URL") or None,
             model_name=reader.text("ANTHROPIC_MODEL") or None,
+            git_program=reader.path("EXECUTOR_GIT"),
         )
         if reader.faults:
             raise ConfigError(reader.faults)
@@ -114,6 +118,22 @@ class Settings:
                 "the option out"
             )
         return replace(self, model_name=name)
+
+
+def user_surroundings(uid: int | None = None) -> dict[str, str]:
+    """Variables by which git finds the configuration of a user; an empty one is not set.
+
+    Args:
+        uid: of another user; None = whoever runs this process.
+    """
+    if uid is None:
+        names = ("XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM")
+        found = {name: os.environ.get(name, "") for name in names}
+        return found | {"HOME": os.environ.get("HOME") or os.fspath(Path.home())}
+    try:
+        return {"HOME": pwd.getpwuid(uid).pw_dir}
+    except KeyError:
+        return {}
 
 
 class _Reader:

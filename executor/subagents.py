@@ -36,6 +36,7 @@ from executor.model import (
     Directory,
     Event,
     Finished,
+    GitOptions,
     LoopSpec,
     Output,
     Progress,
@@ -412,6 +413,10 @@ class _Work:
             read_only=not is_copy,
             add_dirs=_beside(parent, is_writable=is_copy),
             quota="none" if parent.quota == "none" else "watch",
+            # Its changes are merged into its loop's worktree, and committed there.
+            git=GitOptions(sharing="hidden"),
+            repo=None,
+            branch=None,
             # What ends it is the timeout here; the loop's own is for what that can't end.
             limits=replace(parent.limits, max_seconds=self._seconds + MARGIN),
         )

@@ -400,6 +400,7 @@ class Surroundings:
         worktree_skills: it has those of its worktree, too.
         call: answers a call that a tool makes, through all stages; None = none can be made.
         reads_tasks: it has the tool that reads background tasks; without it none is started.
+        no_git: why there is no git in its box; None = there may be.
         reach: which paths of the box its tools take.
     """
 
@@ -432,6 +433,7 @@ class Surroundings:
     worktree_skills: bool = False
     call: MakeCall | None = None
     reads_tasks: bool = True
+    no_git: str | None = None
 
     reach: Reach = field(init=False)
 

@@ -40,6 +40,11 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "test": {"command": "cat d/a.txt"},
     "validate": {"command": "cat d/a.txt"},
     "run_code": {"language": "bash", "code": "cat d/a.txt"},
+    "git_status": {},
+    "git_diff": {"paths": ["d"], "staged": False, "ref": "HEAD", "stat": True},
+    "git_log": {"max_count": 1, "paths": ["d"], "oneline": True},
+    "git_commit": {"message": "m", "paths": ["d"], "all": True},
+    "git_push": {"remote": "origin", "branch": "main"},
     "query_loop": {"target_exec_id": "other", "question": "which port?"},
     "share_data": {"target_exec_ids": ["other"], "data_type": "config", "data": {"port": 1}},
     "ask_user_question": {

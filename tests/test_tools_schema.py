@@ -149,6 +149,34 @@ SEED: dict[str, tuple[dict[str, dict[str, Any]], list[str]]] = {
         },
         ["language", "code"],
     ),
+    "git_status": ({}, []),
+    "git_diff": (
+        {
+            "paths": {"type": "array", "items": TEXT},
+            "staged": {"type": "boolean"},
+            "ref": TEXT,
+            "stat": {"type": "boolean"},
+        },
+        [],
+    ),
+    "git_log": (
+        {
+            "max_count": {"type": "integer", "minimum": 1, "maximum": 1000},
+            "ref": TEXT,
+            "paths": {"type": "array", "items": TEXT},
+            "oneline": {"type": "boolean"},
+        },
+        [],
+    ),
+    "git_commit": (
+        {
+            "message": TEXT,
+            "paths": {"type": "array", "items": TEXT},
+            "all": {"type": "boolean"},
+        },
+        ["message"],
+    ),
+    "git_push": ({"remote": TEXT, "branch": TEXT}, []),
     "query_loop": (
         {
             "target_exec_id": text("Execution ID of the loop to query"),

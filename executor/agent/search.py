@@ -310,6 +310,7 @@ def glob(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
         except (FileNotFoundError, NotADirectoryError):
             _require_closed(pattern, "pattern")
             return _globbed([], 0, 0, False, _hint(base, None))
+        workspace.require_not_gits(base)
         if pattern.literal or not stat.S_ISDIR(status.st_mode):
             _Hidden(workspace, base)  # refuses it if it is one
     if pattern.literal or not stat.S_ISDIR(status.st_mode):
@@ -761,6 +762,7 @@ def grep(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> Steps:
             raise Failure(
                 "NOT_A_FILE", f"{shown(path)} is a {kind(status.st_mode)}; it is not searched."
             )
+        workspace.require_not_gits(base)
         if stat.S_ISREG(status.st_mode):
             # The search says nothing that a model could use when this fails.
             os.close(workspace.open(base, os.O_RDONLY))

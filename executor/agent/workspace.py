@@ -182,6 +182,13 @@ class Elsewhere(PermissionError):
         super().__init__(errno.EACCES, os.strerror(errno.EACCES))
 
 
+class Gits(PermissionError):
+    """What was opened, or would be changed, is git's own."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.EACCES, os.strerror(errno.EACCES))
+
+
 class Place:
     """A name in an open directory: where something is, or is to be made.
 
@@ -297,11 +304,14 @@ class Workspace:
         Raises:
             OSError: as `open(2)`; EXDEV when the path leaves the workspace.
             Denied: it may not be read.
+            Gits: it is in a `.git` directory.
         """
         fd = self._open(path, flags)
-        if self.restrictions is not None and not flags & os.O_PATH:
+        if not flags & os.O_PATH:
             try:
-                self.restrictions.require_opened(self, fd)
+                self._require_not_gits(fd)
+                if self.restrictions is not None:
+                    self.restrictions.require_opened(self, fd)
             except BaseException:
                 os.close(fd)
                 raise
@@ -391,6 +401,7 @@ class Workspace:
         Raises:
             OSError: as `open`.
             Denied: it may not be written.
+            Gits: it is called `.git`, or is in such a directory.
             Failure: INVALID_PATH, the path names no entry of a directory.
         """
         made: list[tuple[int, str]] = []
@@ -401,7 +412,7 @@ class Workspace:
                 place = Place(parent, name, made)
                 target = _link_target(place) if follow else None
                 if target is None:
-                    self._require_writable(place)
+                    self._require_writable(place, follow)
                     return place
                 os.close(parent)
                 path = target if target.startswith("/") else f"{head or '.'}/{target}"
@@ -410,14 +421,65 @@ class Workspace:
             _settle(made, undo=True)
             raise
 
-    def _require_writable(self, place: Place) -> None:
+    def _require_writable(self, place: Place, follow: bool) -> None:
         """Whoever locates a place is going to change it; closes it when that is denied."""
-        if self.restrictions is not None:
-            try:
+        try:
+            self._require_not_for_git(place, follow)
+            if self.restrictions is not None:
                 self.restrictions.require_writable(self, place)
-            except BaseException:
-                os.close(place.parent)
-                raise
+        except BaseException:
+            os.close(place.parent)
+            raise
+
+    def _below(self, fd: int) -> str:
+        """Where an open file is, from the root, with a slash before it and after it.
+
+        In small letters: a file system may take `.GIT` for `.git`.
+        """
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        return f"/{path.removeprefix(self._root[:-1]).strip('/')}/".lower()
+
+    def _require_not_gits(self, fd: int) -> None:
+        """Git alone reads what is in a `.git` directory, by whatever path that was reached.
+
+        Raises:
+            Gits: it is one, or is in one. A file of this name only says where one is.
+        """
+        path = self._below(fd)
+        if "/.git/" not in path:
+            return
+        if path.count("/.git/") > 1 or not path.endswith("/.git/"):
+            raise Gits
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise Gits
+
+    def require_not_gits(self, path: str) -> None:
+        """The same for a path, without opening what is there.
+
+        Raises:
+            OSError: as `open`.
+            Gits: git alone reads what is there.
+        """
+        fd = self.open(path, os.O_PATH)
+        try:
+            self._require_not_gits(fd)
+        finally:
+            os.close(fd)
+
+    def _require_not_for_git(self, place: Place, follow: bool) -> None:
+        """No file is made or changed that git obeys: hooks, settings, a pointer to others.
+
+        Whoever lets a call write files, and `git status` run, has not let it run commands.
+
+        Raises:
+            Gits: it is such a file. The root's own `.git` is left to `require_free`.
+        """
+        above = self._below(place.parent)
+        if "/.git/" in above:
+            raise Gits
+        is_called_so = place.name.lower() == ".git"
+        if is_called_so and (above != "//" or follow or place.status() is None):
+            raise Gits
 
     def _parted(self, path: str) -> tuple[str, str]:
         """A path as its directory and its last name."""
@@ -583,6 +645,10 @@ class Workspace:
         if isinstance(error, Elsewhere):
             reason = f"{name} leads elsewhere than when the call was judged; make the call again."
             return Failure("CONFLICT", reason)
+        if isinstance(error, Gits):
+            reason = f"{name} is git's own, which git alone reads and changes. Use run_command "
+            reason += "with a command of git, for example git config, git log or git restore."
+            return Failure("PERMISSION_DENIED", reason)
         if isinstance(error, Asked):
             reason = f"{name} is not allowed: the rule {error.rule} asks first, and this call was "
             reason += "not asked about. Make a call for this path alone."

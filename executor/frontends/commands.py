@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.table import Table
@@ -21,22 +21,26 @@ from rich.table import Table
 from executor.catalog import Catalog
 from executor.controller import Controller
 from executor.errors import ConfigError
-from executor.frontends import diagnosis, notices, shell
+from executor.frontends import diagnosis, history, notices, shell
 from executor.frontends.asking import terminal
 from executor.frontends.lines import Item, Iteration, Lines
 from executor.frontends.options import (
     AddDir,
     Allow,
     Ask,
+    Branch,
     CallTimeout,
+    Commit,
     Config,
     Cpus,
     Deny,
     Disk,
     Env,
     ExecId,
+    GitSharing,
     IdleSeconds,
     Image,
+    Landing,
     LoopType,
     MaxSeconds,
     Memory,
@@ -44,6 +48,7 @@ from executor.frontends.options import (
     ModeName,
     Pids,
     Quota,
+    Repo,
     Runtime,
     Seccomp,
     Skills,
@@ -83,6 +88,9 @@ from executor.settings import Settings
 from executor.text import one_line, visible
 from executor.tool import Tool
 
+if TYPE_CHECKING:
+    from executor.git.report import Report
+
 MAX_LINE = 64 << 20
 """Bytes. A longer call line is refused, not held."""
 LINES_AHEAD = 16
@@ -97,6 +105,7 @@ app = typer.Typer(
 )
 images_app = typer.Typer(help="The images that boxes are made from.", no_args_is_help=True)
 app.add_typer(images_app, name="images")
+app.add_typer(history.app, name="git")
 app.command("shell")(shell.shell)
 
 
@@ -120,7 +129,7 @@ def options(
 
 @app.command()
 def run(
-    worktree: Worktree,
+    worktree: Worktree = "",
     calls: Annotated[str, typer.Option("--calls", help="File with call lines; - is stdin.")] = "-",
     toolset: Toolset = None,
     loop_type: LoopType = None,
@@ -148,6 +157,15 @@ def run(
     quota: Quota = None,
     disk: Disk = None,
     idle_seconds: IdleSeconds = None,
+    repo: Repo = None,
+    branch: Branch = None,
+    git: GitSharing = None,
+    commit: Commit = None,
+    landing: Landing = None,
+    report: Annotated[
+        Path | None,
+        typer.Option("--report", help="File for what the loop made and left, as JSON."),
+    ] = None,
 ) -> None:
     """Run the calls of a model, one JSON line each, and write one result line each.
 
@@ -185,13 +203,20 @@ def run(
             quota=quota,
             disk_bytes=disk,
             idle_seconds=idle_seconds,
+            repo=repo,
+            branch=branch,
+            git={"sharing": git, "commit": commit, "landing": landing},
         )
 
-    finish(lambda: _run(spec, config, calls, model))
+    finish(lambda: _run(spec, config, calls, model, report))
 
 
 async def _run(
-    make: Callable[[Catalog], LoopSpec], config: Path | None, calls: str, model: str | None
+    make: Callable[[Catalog], LoopSpec],
+    config: Path | None,
+    calls: str,
+    model: str | None,
+    report: Path | None,
 ) -> int:
     settings, catalog = settings_of(config)
     settings = settings.with_model(model)
@@ -210,10 +235,21 @@ async def _run(
                     await _answer(loop, lines.read(line))
                 if loop.completed is not None:
                     say(f"task completed: {loop.completed}")
+            _tell_report(loop.report, report)
     finally:
         steps.close()
         os.close(source)
     return OK
+
+
+def _tell_report(report: Report | None, file: Path | None) -> None:
+    """What the loop made and left, for the person and for programs."""
+    if report is None:
+        return
+    for sentence in report.sentences():
+        say(sentence)
+    if file is not None:
+        file.write_text(json.dumps(report.as_json(), indent=2) + "\n", "utf-8")
 
 
 @contextlib.asynccontextmanager

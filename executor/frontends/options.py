@@ -106,6 +106,34 @@ Seccomp = Annotated[
     str | None,
     typer.Option("--seccomp", help="Profile of system calls: standard, or strict (no debuggers)."),
 ]
+Repo = Annotated[
+    str | None,
+    typer.Option("--repo", help="Repository to take the worktree from, instead of --worktree."),
+]
+Branch = Annotated[
+    str | None,
+    typer.Option(
+        "--branch", help="Branch of --repo, made where there is none; commits land there."
+    ),
+]
+Commit = Annotated[
+    bool | None,
+    typer.Option(
+        "--commit/--no-commit",
+        help="Commit after each turn that changed something, and land it on the branch.",
+    ),
+]
+Landing = Annotated[
+    str | None,
+    typer.Option(
+        "--landing",
+        help="What is done with commits at the end: keep (aside, default), refs, branch.",
+    ),
+]
+GitSharing = Annotated[
+    str | None,
+    typer.Option("--git", help="Git in the box: shared (default), copy, shallow, hidden."),
+]
 Quota = Annotated[
     str | None,
     typer.Option("--quota", help="How the disk limit is kept: none, watch (soft), loop-ext4."),

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from executor.errors import ExecutorError
+from executor.model import GIT_DIRECTORY, GIT_OBJECTS
 from executor.sandbox.container import Owner
 from executor.sandbox.ownership import GitEntry
 
-PRIVATE = "/run/executor/git"
+PRIVATE = GIT_DIRECTORY
 """Where a loop's own git directory is in the box, if the worktree's `.git` is a file."""
-OBJECTS = "/run/executor/objects"
+OBJECTS = GIT_OBJECTS
 """Below it, numbered, are the origin's object stores in the box, read-only."""
 REFS = "refs/loops"
 """Below it, by `exec_id`, is what loops have made, in the origin."""
@@ -172,10 +173,13 @@ class Landed:
         refs: object names by full names, as they are in the origin now.
         branch: full name of the branch that was asked to advance; None = none was.
         advanced: its new object name; None = it stays where it is.
-        conflict: why it stays, and what to do; None = nothing in the way.
+        conflict: why it stays, and what to do; None = nothing in the way. Where another loop's
+            refs are in the way, nothing lands, and `refs` are those of earlier landings.
+        notes: what to know beside, one sentence each: how a branch made inside becomes one here.
     """
 
     refs: Mapping[str, str]
     branch: str | None = None
     advanced: str | None = None
     conflict: str | None = None
+    notes: tuple[str, ...] = ()

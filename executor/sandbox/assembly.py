@@ -27,6 +27,13 @@ UNREADABLE = "lib/loader"
 """A second loader that may be run and not read: Linux closes a process of such a program to all
 others of its uid from its first moment on (`execve(2)`, "dumpable")."""
 NOBODY = 65534
+REMOTE = "bin/git-remote-outside"
+"""What git starts for a repository that only a network leads to (gitremote-helpers(7))."""
+REMOTE_SOURCE = r"""#!/bin/sh
+echo "There is no network in this sandbox, so git can't push to, fetch from or clone ${2:-$1}." \
+  "Commits leave it by \`executor git import\`, outside." >&2
+exit 1
+"""
 UNCHECKED = py_compile.PycInvalidationMode.UNCHECKED_HASH
 PDFIUM = "libpdfium.so"
 PDF_TRIAL = f"import ctypes, resource; ctypes.CDLL('{ROOT}/lib/{PDFIUM}').FPDF_InitLibrary()"
@@ -59,6 +66,8 @@ def assemble() -> None:
     (ROOT / UNREADABLE).chmod(0o755)
     shutil.copyfile(tools / "rg", ROOT / "bin/rg")
     (ROOT / "bin/rg").chmod(0o755)
+    (ROOT / REMOTE).write_text(REMOTE_SOURCE)
+    (ROOT / REMOTE).chmod(0o755)
     copy_licences(documents, tools)
     say("compiling the standard library")
     compileall.compile_dir(

@@ -32,6 +32,7 @@ from executor.sandbox.connection import Answer, Connection, OnOutput
 from executor.sandbox.container import LABEL_CONTROLLER
 from executor.sandbox.engine import Engine, NameTaken, status
 from executor.sandbox.environment import command_environment
+from executor.sandbox.facts import EngineFacts
 from executor.sandbox.quota import Quota
 from executor.sandbox.reaper import Identity
 from executor.sandbox.rootfs import recipe_names
@@ -50,6 +51,8 @@ REMOVE_TIMEOUT = 30.0
 """Seconds that the engine has to remove a box; what takes longer is left to the sweep."""
 KILL_TIMEOUT = 5.0
 """Seconds that are waited for the engine to kill a box."""
+OURS = ("build.lock", "git", "kept", "quota", "uids")
+"""What of the state directory no worktree may be, contain or lie in."""
 DAY = 86400.0
 SCRATCH = "/run/executor"
 GVISOR_NETWORK = "cannot run with network enabled in root network namespace"
@@ -67,6 +70,8 @@ class Host:
         policy: what engine and runtime have to offer.
         quota: the loop's, where several boxes of one loop share it; None = a box's own.
         results: the directory of the loop's long outputs; None = there is none.
+        git: what the loop has of git; None = it is covered.
+        notices: what else a person should be told, one sentence each.
     """
 
     engine: Engine
@@ -75,6 +80,8 @@ class Host:
     policy: Policy = field(default_factory=Policy)
     quota: Quota | None = None
     results: Path | None = None
+    git: container.GitView | None = None
+    notices: tuple[str, ...] = ()
 
 
 class Sandbox:
@@ -163,7 +170,7 @@ async def open_box(host: Host, spec: LoopSpec) -> AsyncIterator[Sandbox]:
 def loop_quota(host: Host, spec: LoopSpec) -> contextlib.AbstractAsyncContextManager[Quota]:
     """What keeps a loop within its worktree's limits; to last longer than its boxes."""
     is_local = host.engine.facts.is_local
-    forbidden = _forbidden(host.engine, host.identity)
+    forbidden = forbidden_places(host.engine, host.identity)
     return quota.opened(spec, host.identity, is_local, forbidden, host.progress)
 
 
@@ -176,17 +183,24 @@ def worktree_of(host: Host, spec: LoopSpec) -> ownership.Worktree:
     placed = host.quota.place() if host.quota is not None else None
     if placed is not None:
         return placed
-    return ownership.open_worktree(spec.worktree, _forbidden(host.engine, host.identity))
+    return ownership.open_worktree(spec.worktree, forbidden_places(host.engine, host.identity))
 
 
-def _forbidden(engine: Engine, identity: Identity) -> list[Path]:
+def forbidden_places(engine: Engine, identity: Identity) -> list[Path]:
     """Places of ours and of the engine's that no worktree may be in."""
-    forbidden = [identity.state]
+    # Worktrees that are made for loops lie in the state directory, and nothing else does.
+    state = identity.state
+    forbidden = [state / name for name in (*OURS, "controllers")]
     if engine.facts.root_directory:
         forbidden.append(Path(engine.facts.root_directory))
     if engine.facts.is_local:
         forbidden.append(Path(engine.facts.address.removeprefix("unix://")))
     return forbidden
+
+
+def users_of(facts: EngineFacts) -> ownership.UserMap:
+    """Which uids the engine's boxes have."""
+    return ownership.user_map(facts, ownership.owner_of_socket(facts))
 
 
 class NotStarted(SandboxUnavailable):
@@ -204,6 +218,8 @@ class _Opening:
         self.policy = host.policy
         self.quota = host.quota or Quota()
         self.results = host.results
+        self.git = host.git
+        self.notices = host.notices
         self.beside: list[ownership.Worktree] = []
         self.admission = gate.admit(host.policy, host.engine.facts, spec.runtime)
         self.spec = replace(spec, runtime=self.admission.runtime)
@@ -232,9 +248,9 @@ class _Opening:
         await self.quota.admit(self.name)
         self.worktree = worktree_of(Host(self.engine, self.identity, quota=self.quota), self.spec)
         for directory in self.spec.directories:
-            forbidden = _forbidden(self.engine, self.identity)
+            forbidden = forbidden_places(self.engine, self.identity)
             self.beside.append(ownership.open_beside(directory.path, forbidden))
-        self.users = ownership.user_map(facts, ownership.owner_of_socket(facts))
+        self.users = users_of(facts)
         owner = ownership.owner_of(self.worktree, self.spec.uid, self.users)
         found, runtime = await images.ensure(
             self.engine, self.spec.image, self.progress, repair=self.is_repair
@@ -303,6 +319,7 @@ class _Opening:
             apparmor=self.policy.apparmor_profile,
             results=self.results,
             beside=self._beside(directory, owner),
+            git=self.git,
         )
 
     def _beside(self, files: Path, owner: container.Owner) -> tuple[container.Beside, ...]:
@@ -350,7 +367,9 @@ class _Opening:
             "scratch": SCRATCH,
             "box": self.nonce,
             "memory": self.spec.limits.memory_bytes,
-            "environment": command_environment(self.spec, user, image.environment),
+            "environment": command_environment(
+                self.spec, user, image.environment, self.git.environment if self.git else None
+            ),
             "roots": self._roots(),
         }
 
@@ -374,7 +393,7 @@ class _Opening:
         assert self.worktree is not None, "the worktree is opened first"
         facts = self.engine.facts
         notices = ownership.notices(self.worktree, owner, self.users)
-        notices += [*self.quota.notices, *warnings]
+        notices += [*self.quota.notices, *self.notices, *warnings]
         weaker = (f"Podman: {text}" for text in podman.weaknesses(facts))
         about_engine = [*self.admission.warnings, *weaker]
         return {
@@ -383,7 +402,7 @@ class _Opening:
             ),
             "seccomp": seccomp.described(self.spec, facts),
             "quota": self.quota.described,
-            "git": "none",
+            "git": self.git.described if self.git is not None else "none",
         }
 
     # ── loss and close ──

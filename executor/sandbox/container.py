@@ -33,7 +33,15 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from executor.errors import BadPath, ConfigError
-from executor.model import DIRECTORIES, MOUNT, RESULTS, LoopSpec, parse_size
+from executor.model import (
+    DIRECTORIES,
+    GIT_DIRECTORY,
+    GIT_OBJECTS,
+    MOUNT,
+    RESULTS,
+    LoopSpec,
+    parse_size,
+)
 from executor.sandbox import podman, seccomp
 from executor.sandbox.facts import EngineFacts
 
@@ -193,6 +201,31 @@ class Beside:
 
 
 @dataclass(frozen=True, slots=True)
+class GitView:
+    """What a box has of git.
+
+    Attributes:
+        directory: the loop's own git directory on the engine's machine; the box may write it.
+        pointer: a file that is bound over the worktree's `.git` and points to that directory;
+            None = the directory is bound there itself.
+        stores: object directories of the origin, read-only in the box.
+        environment: variables for every command.
+        described: for `capabilities`.
+    """
+
+    directory: Path
+    pointer: Path | None = None
+    stores: tuple[Path, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    described: str = "own"
+
+    @property
+    def inside(self) -> str:
+        """Where the git directory is in the box."""
+        return f"{MOUNT}/.git" if self.pointer is None else GIT_DIRECTORY
+
+
+@dataclass(frozen=True, slots=True)
 class Ceilings:
     """Hard limits of the machine's processes; an engine can't always raise them.
 
@@ -224,6 +257,7 @@ class Plan:
         apparmor: name of a loaded profile; None = the engine's own choice.
         results: the directory of the loop's long outputs; None = there is none.
         beside: what else is mounted.
+        git: what there is of git; None = it is covered.
     """
 
     spec: LoopSpec
@@ -240,6 +274,7 @@ class Plan:
     apparmor: str | None = None
     results: Path | None = None
     beside: tuple[Beside, ...] = ()
+    git: GitView | None = None
 
 
 def create_request(plan: Plan) -> dict[str, Any]:
@@ -548,7 +583,7 @@ def _clean(path: str) -> PurePosixPath:
 def _mounts(plan: Plan) -> list[dict[str, Any]]:
     files = plan.files
     read_only = {"/etc/passwd": files.passwd, "/etc/group": files.group, "/etc/hosts": files.hosts}
-    if files.git is not None:
+    if files.git is not None and plan.git is None:
         read_only[f"{MOUNT}/.git"] = files.git
     if plan.results is not None:
         read_only[RESULTS] = plan.results
@@ -565,6 +600,21 @@ def _mounts(plan: Plan) -> list[dict[str, Any]]:
             "VolumeOptions": {"NoCopy": True},
         },
         *(_bind(plan, source, target, read_only=True) for target, source in read_only.items()),
+        *_git_mounts(plan),
+    ]
+
+
+def _git_mounts(plan: Plan) -> list[dict[str, Any]]:
+    """The loop's own git directory, what points to it, and what of the origin it borrows."""
+    git = plan.git
+    if git is None:
+        return []
+    mounts = [_bind(plan, git.directory, git.inside, read_only=False)]
+    if git.pointer is not None:
+        mounts.append(_bind(plan, git.pointer, f"{MOUNT}/.git", read_only=True))
+    return mounts + [
+        _bind(plan, store, f"{GIT_OBJECTS}/{number}", read_only=True)
+        for number, store in enumerate(git.stores)
     ]
 
 

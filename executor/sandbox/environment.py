@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from executor.model import LoopSpec
 from executor.sandbox.container import HOME, RUNTIME
@@ -36,13 +36,17 @@ how this package's own programs behave, or they speak of another machine."""
 
 
 def command_environment(
-    spec: LoopSpec, user: str, image_environment: Iterable[str] = ()
+    spec: LoopSpec,
+    user: str,
+    image_environment: Iterable[str] = (),
+    git: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """What every command of the loop starts with; the agent adds the call's own.
 
     Args:
         user: name of the box's uid (`ownership.user_name`).
         image_environment: the image's `NAME=value` entries.
+        git: variables for git (`container.GitView`).
     """
     image = _kept(image_environment)
     # nproc and most thread pools see all of the machine's cores, not the box's share.
@@ -65,7 +69,7 @@ def command_environment(
         "OMP_NUM_THREADS": cores,
         "GOMAXPROCS": cores,
     }
-    return {**image, **own, **spec.environment}
+    return {**image, **own, **(git or {}), **spec.environment}
 
 
 def _kept(entries: Iterable[str]) -> dict[str, str]:

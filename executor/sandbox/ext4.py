@@ -56,8 +56,8 @@ BLOCK = 4096
 INODE = 256
 _SLACK = 24 << 20
 """Bytes: the file system sets 16 MiB apart for itself, and writes its own tables."""
-_OWN_INODES = 14
-"""The file system's own eleven, `tree`, `ballast`, and what the cover of `.git` lies on."""
+_OWN_INODES = 15
+"""The file system's own eleven, `tree`, `beside`, `ballast`, and what covers of `.git` lie on."""
 _CONTROL = Path("/dev/loop-control")
 _MOUNTS = Path("/proc/self/mountinfo")
 _TRIM = 0xC0185879
@@ -98,6 +98,7 @@ class FileSystem:
 
     Attributes:
         tree: what the box gets in place of the worktree.
+        beside: for what else the box may write.
         kept: where the image goes if it may hold what the worktree has not.
         room: bytes and files that can be added.
     """
@@ -113,6 +114,7 @@ class FileSystem:
         self._directories: dict[int, Origin] = {}
         self._mirror: Mirror | None = None
         self.tree = self._mount / "tree"
+        self.beside = self._mount / "beside"
         self.kept = _kept(state, self._name)
         self.room = 0, 0
 
@@ -140,7 +142,7 @@ class FileSystem:
         try:
             source = worktree.readable()
             try:
-                usage = Measurement(source, stop).take()
+                usage = Measurement([source], stop).take()
                 self._make(size, files, usage.bytes, usage.files)
                 (self._directory / "worktree").write_bytes(os.fsencode(worktree.path))
                 self._fill(source, worktree, stop)
@@ -177,6 +179,7 @@ class FileSystem:
 
     def _fill(self, source: int, worktree: Worktree, stop: threading.Event) -> None:
         self.tree.mkdir(mode=0o700)
+        self.beside.mkdir(mode=0o700)
         target = os.open(self.tree, DIRECTORY)
         try:
             hidden = frozenset({".git"})

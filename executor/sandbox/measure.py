@@ -12,6 +12,7 @@ import os
 import stat
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from executor.sandbox.descent import Trail
@@ -57,7 +58,7 @@ class Measurement:
     """One look at a tree.
 
     Args:
-        root: descriptor of the directory; only read from.
+        roots: descriptors of directories; only read from.
         most: stop as soon as this is passed; None = look at everything.
         since: nanoseconds since 1970; what changed later is not `old`.
         share: of a core, that the look may take; it sleeps in between.
@@ -66,14 +67,14 @@ class Measurement:
 
     def __init__(
         self,
-        root: int,
+        roots: Sequence[int],
         stop: threading.Event,
         *,
         most: Usage | None = None,
         since: int = 0,
         share: float = 1.0,
     ) -> None:
-        self._root = root
+        self._roots = roots
         self._stop = stop
         self._most = (most.bytes, most.files) if most is not None else (1 << 63, 1 << 63)
         self._since = since
@@ -91,10 +92,19 @@ class Measurement:
         Raises:
             Stopped: it was called off.
         """
-        device = os.fstat(self._root).st_dev
         self._resumed = time.perf_counter()
-        with Trail(self._root) as trail:
-            waiting = [self._look(self._root, device)]
+        for root in self._roots:
+            self._linked.clear()
+            self._take(root)
+        self._breathe()
+        return Usage(
+            self._bytes, self._files, self._old_bytes, self._old_files, not self._is_over()
+        )
+
+    def _take(self, root: int) -> None:
+        device = os.fstat(root).st_dev
+        with Trail(root) as trail:
+            waiting = [self._look(root, device)]
             while waiting and not self._is_over():
                 if not waiting[-1]:
                     waiting.pop()
@@ -106,10 +116,6 @@ class Measurement:
                 except OSError:
                     continue
                 waiting.append([] if trail.is_outside else self._look(trail.descriptor, device))
-        self._breathe()
-        return Usage(
-            self._bytes, self._files, self._old_bytes, self._old_files, not self._is_over()
-        )
 
     def _is_over(self) -> bool:
         return self._bytes > self._most[0] or self._files > self._most[1]

@@ -74,6 +74,16 @@ class Quota:
         """What the box is to mount instead of the worktree; the caller closes it."""
         return None
 
+    def room(self) -> Path | None:
+        """A directory for what else the loop may write, where a hard limit holds for it, too.
+
+        None = anywhere; `also` is told where.
+        """
+        return None
+
+    def also(self, directory: Path) -> None:
+        """What is in this directory counts as added to the worktree; before the first box."""
+
     async def admit(self, name: str) -> None:
         """A box is about to be made.
 
@@ -194,8 +204,9 @@ class Watch(Quota):
         self._looks: set[asyncio.Future[Usage]] = set()
         self._task: asyncio.Task[None] | None = None
         self._looked = time.monotonic()
+        self._directories: list[int] = []
         try:
-            self._directory = worktree.readable()
+            self._directories.append(worktree.readable())
         except OSError as error:
             self.described = "none: the worktree can't be read by this process"
             self.notices = (f"The worktree is not watched: {error.strerror}.",)
@@ -204,6 +215,13 @@ class Watch(Quota):
         self._task = asyncio.create_task(self._keep_watch())
 
     # ── for boxes ──
+
+    def also(self, directory: Path) -> None:
+        """See `Quota.also`."""
+        if self._task is not None:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._directories.append(os.open(directory, flags))
+            self._at_first = self._free = self._free_space()
 
     async def admit(self, name: str) -> None:
         """After an end for size: a new box may be had, so that files can be deleted in it.
@@ -246,7 +264,8 @@ class Watch(Quota):
         self._task.cancel()
         under_way: list[asyncio.Future[Any]] = [self._task, *self._looks]
         await asyncio.wait(under_way)
-        os.close(self._directory)
+        for directory in self._directories:
+            os.close(directory)
 
     # ── the watch ──
 
@@ -309,12 +328,15 @@ class Watch(Quota):
         )
 
     def _free_space(self) -> tuple[int, int]:
-        found = os.statvfs(self._directory)
-        return found.f_bfree * found.f_frsize, found.f_ffree
+        systems = {os.fstat(one).st_dev: os.statvfs(one) for one in self._directories}
+        return (
+            sum(found.f_bfree * found.f_frsize for found in systems.values()),
+            sum(found.f_ffree for found in systems.values()),
+        )
 
     async def _measure(self, *, most: Usage | None = None, since: int = 0, share: float) -> Usage:
         free = self._free_space()
-        look = Measurement(self._directory, self._stop, most=most, since=since, share=share)
+        look = Measurement(self._directories, self._stop, most=most, since=since, share=share)
         usage = await asyncio.shield(self._under_way(look))
         self._free = free
         self._found = usage
@@ -425,6 +447,10 @@ class Separate(Quota):
             await to_completion(_undo(task, system))
             raise
         return cls(system, worktree, progress)
+
+    def room(self) -> Path:
+        """See `Quota.room`."""
+        return self._system.beside
 
     def place(self) -> ownership.Worktree:
         """See `Quota.place`."""

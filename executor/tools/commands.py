@@ -251,6 +251,7 @@ def _arguments(
         "cwd": None,
         "environment": {},
         **arguments,
+        **_careful(context, arguments.get("environment", {})),
         "timeout": timeout,
         "grace": GRACE,
         "merge": context.loop.toolset.merge_stderr,
@@ -259,6 +260,22 @@ def _arguments(
         "stream": False,
         "shelve": context.loop.spill is not None,
     }
+
+
+_ONLY_NAMED = "'safe.bareRepository=explicit'"
+"""A setting as `git -c` hands it on."""
+
+
+def _careful(context: Context, environment: dict[str, str]) -> dict[str, Any]:
+    """What git is told where somebody decides on commands.
+
+    `git status` runs unasked then, and so may a tool that makes a new file. A directory with
+    files called HEAD, config, objects and refs is a bare repository to git, whose settings name
+    programs: it has to be named by `--git-dir` to be one. `.git` is nobody's to write.
+    """
+    if context.session.mode == "bypass":
+        return {}
+    return {"environment": {"GIT_CONFIG_PARAMETERS": _ONLY_NAMED, **environment}}
 
 
 def _live(context: Context) -> OnOutput | None:

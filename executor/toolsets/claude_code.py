@@ -354,14 +354,17 @@ CHANGES: Mapping[str, tuple[Change, ...]] = {
             "there is no Docker in the sandbox",
         ),
         Change(
-            "\n\n# Creating pull requests\n\n"
             "Use the gh command via the Bash tool for ALL GitHub-related tasks. When creating a "
-            "pull request:\n"
-            "1. Run git status, git diff, and git log to understand the changes\n"
-            "2. Analyze all changes that will be included (ALL commits, not just the latest)\n"
-            "3. Create PR using gh pr create with ## Summary and ## Test plan sections",
-            "",
+            "pull request:",
+            "There is no remote in the sandbox and no gh: nothing is pushed or fetched. When "
+            "preparing a pull request:",
             "gh has neither network nor a token in the sandbox",
+        ),
+        Change(
+            "3. Create PR using gh pr create with ## Summary and ## Test plan sections",
+            "3. Commit on a branch, and give the user its name and a text with ## Summary and "
+            "## Test plan sections; commits leave the sandbox when the session ends",
+            "commits leave the sandbox by `executor git import`, and are pushed from there",
         ),
     ),
     "ExitPlanMode": (
@@ -490,9 +493,14 @@ def about_box(loop: Surroundings) -> str:
 _USUAL_TIMEOUT = "commands will timeout after 120000ms (2 minutes)"
 
 
+_ABOUT_GIT = "\n\n# Committing changes with git\n"
+
+
 def describe_bash(loop: Surroundings) -> str:
-    """The text of Bash, with the timeout that the loop's commands have."""
+    """The text of Bash, with the timeout that the loop's commands have, and git if it has it."""
     said = description("Bash", loop)
+    if loop.no_git is not None:
+        said = said.partition(_ABOUT_GIT)[0] + "\n\nThere is no git repository in the sandbox."
     seconds = loop.limits.call_timeout
     if seconds is not None:
         told = f"commands will timeout after {plain(seconds * 1000)}ms"

@@ -75,7 +75,7 @@ def needs_loops() -> None:
 def look(root: Path, **more: object) -> Usage:
     """What a tree takes."""
     with directory(root) as descriptor:
-        return Measurement(descriptor, threading.Event(), **more).take()  # type: ignore[arg-type]
+        return Measurement([descriptor], threading.Event(), **more).take()  # type: ignore[arg-type]
 
 
 def test_a_look_counts_as_the_system_does(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_look_ends_at_its_most_and_when_it_is_called_off(tmp_path: Path) -> No
     stop = threading.Event()
     stop.set()
     with directory(tmp_path) as descriptor, pytest.raises(Stopped):
-        Measurement(descriptor, stop).take()
+        Measurement([descriptor], stop).take()
 
 
 def test_a_look_is_not_led_astray_by_a_tree_that_changes(tmp_path: Path) -> None:
