@@ -48,6 +48,7 @@ from executor.tools.agents import MAX_DEPTH
 
 if TYPE_CHECKING:
     from executor.git.history import History, Surroundings
+    from executor.git.records import Entry
     from executor.messages import Model
     from executor.subagents import Agent
 
@@ -185,6 +186,33 @@ class Controller:
         """
         async with self._loop(spec) as loop:
             yield loop
+
+    async def collect(self, entry: Entry) -> None:
+        """Take out of a box what a loop whose controller died, or whose box was lost, has made.
+
+        Args:
+            entry: locked by the caller.
+
+        Raises:
+            ConfigError: its repository is gone.
+            Refused: what it has made is not taken over.
+            SandboxError: no box could be had.
+        """
+        from executor.git import asking
+        from executor.git.program import Git
+
+        if self._host is None:
+            raise SandboxUnavailable("Without an engine no box can be asked for it.")
+        host = self._host
+        name = f"asking-{entry.name[:80]}"
+        directory = host.identity.files_directory(name)
+        try:
+            question = asking.prepared(entry, directory, users_of(host.engine.facts))
+            host = replace(host, git=question.view, quota=question.quota)
+            async with open_box(host, question.spec) as box:
+                await asking.ask(Git.find(self.settings.git_program), box, entry)
+        finally:
+            host.identity.discard_files(name)
 
     @contextlib.asynccontextmanager
     async def outlined(self, spec: LoopSpec) -> AsyncIterator[Loop]:
@@ -399,13 +427,17 @@ def _own(tools: Iterable[Tool], catalog: Catalog) -> tuple[Tool, ...]:
 async def _swept(engine: Engine, state: Path, identity: Identity) -> AsyncIterator[None]:
     """Clears away what dead controllers left, now and then again, beside the work."""
 
+    # Records of those whose boxes are gone for certain: after the boxes.
+    from executor.git import records
+    from executor.git.tidying import tidy
+
     async def sweep() -> None:
         try:
-            reaped = await reap(engine, state, identity)
+            reaped = await reap(engine, state, identity, tidy)
         except EngineError as error:
             log.warning("left-overs could not be looked for: %s", one_line(str(error)))
             return
-        for failure in reaped.failures:
+        for failure in (*reaped.failures, *await asyncio.to_thread(records.recover, state)):
             log.warning("left over: %s", one_line(failure))
 
     async def again() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -81,6 +82,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "complete_task": {"summary": "done"},
 }
 ALONE = {"query_loop": Code.NOT_FOUND, "share_data": Code.NOT_FOUND}
+ALONE["git_push"] = Code.DISABLED
 ALONE["ask_user_question"] = Code.APPROVAL_REQUIRED
 ALONE["task_output"] = ALONE["kill_shell"] = Code.NOT_FOUND
 """What the samples of tools come to that need somebody else."""
@@ -120,6 +122,14 @@ def work(
 ) -> Iterator[Work]:
     """One loop a module, over each transport."""
     with open_work(request.param, tmp_path_factory.mktemp(request.param)) as opened:
+        if request.param == "local":
+            os.chown(opened.root, os.getuid(), os.getgid())  # git asks whose it is
+        begun = opened.call(
+            "run_command",
+            command="git init -q && git config user.name A && git config user.email a@b && "
+            "git commit -q --allow-empty -m first",
+        )
+        assert begun.is_error is False, begun.content
         yield opened
 
 

@@ -72,6 +72,8 @@ from executor.frontends.running import (
     write_json,
     write_texts,
 )
+from executor.git import records
+from executor.git.tidying import tidy
 from executor.loop import Loop
 from executor.model import Call, Event, Finished, LoopSpec, Result, Warned
 from executor.sandbox import images as image_store
@@ -682,8 +684,9 @@ def reap_command() -> None:
     async def work() -> int:
         settings = Settings.load()
         async with await Engine.connect(settings) as engine:
-            reaped = await reap(engine, settings.state_directory)
+            reaped = await reap(engine, settings.state_directory, tidy=tidy)
             left = await engine.list_containers({LABEL_CONTROLLER: None})
+        faults = await asyncio.to_thread(records.recover, settings.state_directory)
         state = str(settings.state_directory.resolve())
         foreign = sum((box.get("Labels") or {}).get(LABEL_STATE) != state for box in left)
         show(f"removed: boxes {len(reaped.containers)}, directories {len(reaped.directories)}")
@@ -692,9 +695,9 @@ def reap_command() -> None:
                 f"left alone: boxes of other state directories {foreign} (EXECUTOR_STATE_DIR "
                 "names the one that is swept)"
             )
-        for failure in reaped.failures:
+        for failure in (*reaped.failures, *faults):
             say(failure)
-        return FAILED if reaped.failures else OK
+        return FAILED if reaped.failures or faults else OK
 
     finish(work)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from executor.sandbox.ownership import GitEntry
 _HEADS = "refs/heads/"
 _REMOTES = "refs/remotes/"
 _REMOTE = re.compile(r"remote\.(.+)\.[A-Za-z-]+", re.DOTALL)
+_SPARSE = frozenset({"core.sparsecheckout", "core.sparsecheckoutcone", "index.sparse"})
 _SECONDS = 900.0
 _LISTING_BYTES = 1 << 30
 _CAREFUL = private.variables([("core.protectHFS", "true"), ("core.protectNTFS", "true")])
@@ -63,7 +64,7 @@ async def starting_at(git: Git, repository: Repository, branch: str) -> Reposito
         entry=GitEntry.FILE,
         head=Head(full, commit),
         refs=refs,
-        settings=repository.settings + _upstream(branch, remote),
+        settings=_whole(repository.settings) + _upstream(branch, remote),
         sparse=None,
         submodules=submodules,
         notices=(*repository.notices, *said),
@@ -165,6 +166,11 @@ def _upstream(branch: str, remote: str | None) -> tuple[tuple[str, str], ...]:
         (f"branch.{branch}.remote", remote),
         (f"branch.{branch}.merge", _HEADS + branch),
     )
+
+
+def _whole(settings: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """Settings without those of a sparse checkout: ours has all files."""
+    return tuple(pair for pair in settings if pair[0].lower() not in _SPARSE)
 
 
 async def _submodules(git: Git, repository: Repository, commit: str | None) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ from executor.git import aftermath, checkout, commits, export, landing, private,
 from executor.git.program import Git
 from executor.git.records import TREE, Entry, Record, Records, State
 from executor.git.report import Report
+from executor.git.tidying import suffix
 from executor.git.uids import Lease, lease
 from executor.git.values import Arrival, Box, Head, Landed, Refused, Repository, Sharing
 from executor.model import GitOptions, LoopSpec
@@ -422,7 +423,7 @@ class History:
                 return aftermath.look(
                     root,
                     self._since,
-                    set_aside=f"from-{self._exec_id}" if self._sets_aside else None,
+                    set_aside=suffix(self._exec_id) if self._sets_aside else None,
                     has_git=self._had_git,
                     reads=self._repository.reads if self._repository is not None else (),
                     stop=self._stop,

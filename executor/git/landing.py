@@ -346,11 +346,11 @@ class _Landing:
         """Whether an object can be reached without the loop's own refs."""
         if any(v == old and not name.startswith(self._prefix) for name, v in current.items()):
             return True
-        if await self._is_ancestor(old, new):
-            return True
         kind = await self._in_origin(["cat-file", "-t", old])
         if kind.strip() != b"commit":
             return False  # a tag object or a tree is in no history
+        if await self._is_ancestor(old, new):
+            return True
         told = await self._git.run(
             ["for-each-ref", "--count=1", f"--contains={old}", "refs/heads", "refs/remotes"],
             git_directory=self._origin.git_directory,

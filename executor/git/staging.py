@@ -60,9 +60,12 @@ async def stage(git: Git, repository: Repository, tree: str, commit: str) -> Ind
     Returns:
         The index, locked; or, as text, why it can't be had.
     """
-    directory = os.open(repository.git_directory, _FLAGS)
     try:
-        name = f"executor-index-{commit}"
+        directory = os.open(repository.git_directory, _FLAGS)
+    except OSError as error:
+        return f"its index can't be made: {repository.git_directory}: {error.strerror}"
+    name = f"executor-index-{commit}"
+    try:
         end = time.monotonic() + WAIT
         made_from: object = _identity  # no identity of a file
         while True:

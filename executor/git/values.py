@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from executor.errors import ExecutorError
+from executor.errors import ExecutorError, SandboxError
 from executor.model import GIT_DIRECTORY, GIT_OBJECTS
 from executor.sandbox.container import Owner
 from executor.sandbox.ownership import GitEntry
@@ -23,7 +23,7 @@ REFS = "refs/loops"
 ObjectFormat = Literal["sha1", "sha256"]
 
 
-class GitError(ExecutorError):
+class GitError(SandboxError):
     """Git on the host could not do what it was asked for; says what, and git's own words."""
 
 

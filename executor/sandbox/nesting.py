@@ -15,11 +15,11 @@ import json
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from executor.errors import ConfigError
-from executor.sandbox.ownership import Worktree
+from executor.sandbox.ownership import GitEntry, Worktree
 from executor.sandbox.reaper import Identity, living
 
 _SUFFIX = ".worktree"
@@ -33,11 +33,15 @@ class Claim:
         loop: whose it is.
         path: real path.
         ancestry: device and inode of it and of every directory above it.
+        has_git: it had a `.git` when the loop was opened, which the loop could not reach.
+        sets_aside: repositories that the loop makes in it are to be set aside.
     """
 
     loop: str
     path: str
     ancestry: tuple[tuple[int, int], ...]
+    has_git: bool = True
+    sets_aside: bool = False
 
     def conflict(self, other: Claim) -> str | None:
         """Why the two can't be open at once; None = they can."""
@@ -58,18 +62,27 @@ class Claim:
 
 
 @contextmanager
-def claimed(identity: Identity, loop: str, worktree: Worktree) -> Iterator[None]:
+def claimed(
+    identity: Identity, loop: str, worktree: Worktree, *, sets_aside: bool = False
+) -> Iterator[None]:
     """The directory is written by a loop: meanwhile none is opened in it or around it.
 
     Of two that are opened in the same moment both may be refused.
 
+    Args:
+        identity: whose loop it is.
+        loop: its name.
+        worktree: the directory.
+        sets_aside: see `Claim`.
+
     Raises:
         ConfigError: a living loop has such a directory.
     """
-    own = Claim(loop, str(worktree.path), worktree.ancestry)
+    has_git = worktree.git is not GitEntry.NONE
+    own = Claim(loop, str(worktree.path), worktree.ancestry, has_git, sets_aside)
     name = secrets.token_hex(6)
     file, half = (identity.directory / f"{name}{end}" for end in (_SUFFIX, ".new"))
-    half.write_text(json.dumps([own.loop, own.path, own.ancestry]))
+    half.write_text(json.dumps(astuple(own)))
     half.rename(file)
     try:
         for other in _others(identity, file):
@@ -78,6 +91,13 @@ def claimed(identity: Identity, loop: str, worktree: Worktree) -> Iterator[None]
         yield
     finally:
         file.unlink(missing_ok=True)
+
+
+def claims(directory: Path) -> Iterator[tuple[Claim, int]]:
+    """What a controller's directory claims, and when each was, in nanoseconds since 1970."""
+    for file in sorted(directory.glob(f"*{_SUFFIX}")):
+        if (claim := _read(file)) is not None:
+            yield claim, file.stat().st_mtime_ns
 
 
 def _others(identity: Identity, own: Path) -> Iterator[Claim]:
@@ -90,6 +110,6 @@ def _others(identity: Identity, own: Path) -> Iterator[Claim]:
 def _read(file: Path) -> Claim | None:
     """A claim; None if it is gone."""
     with suppress(FileNotFoundError):
-        loop, path, ancestry = json.loads(file.read_text())
-        return Claim(loop, path, tuple((device, inode) for device, inode in ancestry))
+        loop, path, ancestry, *more = json.loads(file.read_text())
+        return Claim(loop, path, tuple((device, inode) for device, inode in ancestry), *more)
     return None

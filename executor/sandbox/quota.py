@@ -127,11 +127,11 @@ async def opened(
     forbidden = list(forbidden)
     with contextlib.ExitStack() as stack:
         worktree = stack.enter_context(ownership.open_worktree(spec.worktree, forbidden))
-        stack.enter_context(nesting.claimed(identity, str(spec.exec_id), worktree))
+        stack.enter_context(_claimed(identity, spec, worktree))
         for directory in spec.directories:
             if directory.is_writable:
                 beside = stack.enter_context(ownership.open_beside(directory.path, forbidden))
-                stack.enter_context(nesting.claimed(identity, str(spec.exec_id), beside))
+                stack.enter_context(_claimed(identity, spec, beside))
         quota: Quota
         if spec.quota == "none":
             quota = Quota()
@@ -152,6 +152,13 @@ async def opened(
                 error.add_note(str(failure))
             raise
         await _closed(quota)
+
+
+def _claimed(
+    identity: Identity, spec: LoopSpec, directory: ownership.Worktree
+) -> contextlib.AbstractContextManager[None]:
+    sets_aside = spec.git.nested == "set-aside"
+    return nesting.claimed(identity, str(spec.exec_id), directory, sets_aside=sets_aside)
 
 
 async def _closed(quota: Quota) -> None:

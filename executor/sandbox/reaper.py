@@ -25,7 +25,7 @@ import re
 import secrets
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -221,13 +221,20 @@ class Reaped:
     kept: tuple[Path, ...] = ()
 
 
-async def reap(engine: Engine, state_directory: Path, identity: Identity | None = None) -> Reaped:
+async def reap(
+    engine: Engine,
+    state_directory: Path,
+    identity: Identity | None = None,
+    tidy: Callable[[Path], list[str]] = lambda directory: [],
+) -> Reaped:
     """Removes what dead controllers left on this engine and in this state directory.
 
     May run any number of times at once, in one process or several.
 
     Args:
         identity: the caller's own; the boxes that it holds are left to it.
+        tidy: puts in order what the loops of a dead controller left outside, by the
+            controller's directory; says what could not be, one sentence each.
 
     Raises:
         EngineError: the engine can't list its containers; nothing was removed then.
@@ -251,6 +258,7 @@ async def reap(engine: Engine, state_directory: Path, identity: Identity | None 
         sweep.unfinished |= recovered.unfinished
         for id in sorted(set(dead) - sweep.unfinished):
             sweep.failures += await asyncio.to_thread(sweep.rescued, id)
+            sweep.failures += await asyncio.to_thread(tidy, state / "controllers" / id)
         directories = await asyncio.to_thread(
             _remove_directories, state / "controllers", sorted(set(dead) - sweep.unfinished)
         )

@@ -55,7 +55,7 @@ def hidden(loop: Surroundings) -> str | None:
     return loop.no_git
 
 
-def no_push(loop: Surroundings) -> str | None:
+def _no_push(loop: Surroundings) -> str:
     """Why nothing is pushed, and how commits leave the sandbox."""
     return (
         "the sandbox has no remote and no credentials. Commit with git_commit: what is committed "
@@ -482,5 +482,5 @@ async def git_commit(context: Context, given: GitCommit) -> Outcome:
 
 
 async def git_push(context: Context, given: GitPush) -> Outcome:
-    """Push commits to a remote"""
-    raise ToolError(Code.DISABLED, f"Nothing is pushed: {no_push(context.loop)}.")
+    """Always refused: says how commits leave the sandbox, which has no remote."""
+    raise ToolError(Code.DISABLED, f"Nothing is pushed: {_no_push(context.loop)}.")

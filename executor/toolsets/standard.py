@@ -169,7 +169,7 @@ TOOLS: tuple[Shown, ...] = (
         name="git_push",
         arguments=git.GitPush,
         run=git.git_push,
-        unavailable=git.no_push,
+        unavailable=git.hidden,
     ),
     Shown(
         name="query_loop",

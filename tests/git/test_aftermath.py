@@ -34,8 +34,10 @@ PLAIN = (
     *("clean -nd", "log -p -2", "submodule update --init", "submodule foreach true", "status"),
 )
 """What a person does in a worktree, in this order; any of it may fail."""
-IN_DIRECTORIES = ("status", "diff", "log -1", "rev-parse --show-toplevel")
+IN_DIRECTORIES = ("status", "diff")
 """What a person, or a prompt, does in every directory of it."""
+INSIDE = ("objects", "refs", "logs", "info", "hooks", "branches")
+"""Directories of a git directory that are no other ones than it to git."""
 
 
 def start() -> int:
@@ -91,7 +93,7 @@ class Yard:
             directory.mkdir()
         (self.base / "home/.gitconfig").write_text(
             "[user]\nname = a\nemail = a@b.invalid\n[init]\ndefaultBranch = main\n"
-            "[protocol]\nallow = always\n[advice]\naddEmbeddedRepo = false\n"
+            "[protocol]\nallow = always\n[gc]\nauto = 0\n[maintenance]\nauto = false\n"
         )
         self.make(self.root)
 
@@ -171,8 +173,10 @@ class Yard:
         for line in PLAIN:
             self.do(self.root, line)
         for directory, below, _ in os.walk(self.root):
-            if Path(directory) == self.root:
-                below.remove(".git") if ".git" in below else None
+            is_root = Path(directory) == self.root
+            below[:] = [
+                name for name in below if name not in INSIDE and not (is_root and name == ".git")
+            ]
             for line in IN_DIRECTORIES:
                 self.do(Path(directory), line)
         return set(os.listdir(self.canaries))
@@ -265,7 +269,7 @@ def _unpopulated(yard: Yard) -> None:
     yard.make(yard.base / "upstream")
     yard.do(yard.root, f"submodule add -q {yard.base}/upstream sub")
     yard.do(yard.root, "commit -qm submodule")
-    yard.do(yard.root, "submodule deinit -qf sub")
+    yard.do(yard.root, "submodule deinit -f sub")
     yard.evil(yard.root / "sub")
 
 
@@ -386,7 +390,7 @@ VECTORS = {
     "remote.x.vcs": "fetch x",
     "uploadpack.packObjectsHook": "fetch .",
     "pager.status": "--paginate status",
-    "sequence.editor": "rebase -i --root",
+    "sequence.editor": "rebase -i --root --autostash",
     "core.askPass": "fetch https://localhost:1/x",
 }
 SPRUNG = {

@@ -7,6 +7,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -242,6 +243,18 @@ def test_filters_and_hooks_do_not_run(tmp_path: Path) -> None:
     assert not (tmp_path / "canary").exists()
 
 
+def test_all_files_are_there_where_the_repository_is_sparse(tmp_path: Path) -> None:
+    """What the user left out of his own checkout is no matter of another one."""
+    origin = make_origin(tmp_path)
+    git(origin, "sparse-checkout", "set", "--cone", "--sparse-index", "nothing")
+    repository, _ = checked_out(origin, "main", tmp_path)
+    assert sorted(os.listdir(tmp_path / "tree")) == [".git", "a.txt", "b", "d.txt"]
+    private.give_away(tmp_path / "tree", OWNER)
+    private.give_away(tmp_path / "git", OWNER)
+    with inside(repository, tmp_path / "tree", tmp_path / "git") as box:
+        assert box.do("git status --porcelain") == ""
+
+
 def test_submodules_stay_empty(tmp_path: Path) -> None:
     """A submodule is an empty directory, and that is said."""
     origin = make_origin(tmp_path)
@@ -274,10 +287,8 @@ def test_a_link_leads_no_file_outside(tmp_path: Path) -> None:
         branch_of(origin, tree_of(origin, *entries), f"bad{number}")
         place = tmp_path / str(number)
         place.mkdir()
-        try:
+        with suppress(GitError):
             checked_out(origin, f"bad{number}", place)
-        except GitError:
-            pass
         assert os.listdir(outside) == []
 
 

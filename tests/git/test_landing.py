@@ -245,6 +245,16 @@ def test_commits_of_another_loop_of_the_name_are_not_lost(origin: Path, tmp_path
     assert old in git(origin, "for-each-ref", "--format=%(objectname)", "refs/heads")
 
 
+def test_a_tag_of_another_loop_of_the_name_is_not_lost(origin: Path, tmp_path: Path) -> None:
+    """What is written in a tag is in no branch, even if its commit is."""
+    for number in range(2):
+        loop = begun(origin, tmp_path, name=f"loop{number}")
+        git(loop.place, "tag", "-a", "-m", f"said by {number}", "v1")
+        landed = take(loop.repository, loop.arrive(tmp_path / f"q{number}"), advance=False)
+    assert "left commits" in str(landed.conflict)
+    assert "said by 0" in git(origin, "cat-file", "-p", "refs/loops/one/tags/v1")
+
+
 def test_commits_that_a_branch_has_may_be_replaced(origin: Path, tmp_path: Path) -> None:
     """A ref that another loop of the name left gives way where its commit is on a branch."""
     loop = begun(origin, tmp_path)

@@ -7,6 +7,7 @@ import hashlib
 import os
 import random
 import subprocess
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 
 from executor.git import private
 from executor.git.configuration import configuration
-from executor.git.index import shared_name
+from executor.git.index import shared_name, take_index
 from executor.git.program import Git
 from executor.git.values import GitError, Head, Person, Repository, Sharing
 from executor.model import GitOptions
@@ -336,6 +337,33 @@ def test_a_lost_shared_index_is_a_clear_error(worktree: Path, tmp_path: Path) ->
         path.unlink()
     with pytest.raises(GitError, match="its shared part sharedindex"):
         prepare(repository, tmp_path / "git")
+
+
+def test_an_index_that_is_written_meanwhile_is_whole(worktree: Path) -> None:
+    """However the user's git replaces it, index and shared part are of one state."""
+    repository = look(worktree)
+    flags = os.O_RDONLY | os.O_DIRECTORY
+    descriptor = os.open(repository.git_directory, flags)
+    done = threading.Event()
+
+    def write() -> None:
+        for number in range(30):
+            (worktree / f"file{number}").write_text("x")
+            git(worktree, "add", f"file{number}")
+            git(worktree, "update-index", "--split-index" if number % 3 else "--no-split-index")
+        done.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    split = 0
+    while not done.is_set():
+        found = take_index(descriptor, "sha1", repository.owner)
+        split += len(found) - 1
+        for taken in found.values():
+            assert hashlib.sha1(taken.data[:-20]).digest() == taken.data[-20:]
+    writer.join()
+    os.close(descriptor)
+    assert split > 0
 
 
 def test_names_are_no_extensions(worktree: Path) -> None:
