@@ -327,6 +327,12 @@ def restrictions(rules: Rules) -> dict[str, list[list[str]]]:
     }
 
 
+def unreadable(rules: Rules, paths: Iterable[str]) -> list[str]:
+    """Those of some paths of the worktree that rules deny to read."""
+    patterns = Patterns(pattern for pattern, _ in restrictions(rules)["read"])
+    return [path for path in paths if patterns.find(path) is not None]
+
+
 def _told(rules: Iterable[Rule]) -> list[list[str]]:
     """Rules as the agent takes them."""
     return [["**" if rule.pattern is None else _placed(rule.pattern), rule.text] for rule in rules]

@@ -373,7 +373,10 @@ def test_other_names_are_anybodys(tmp_path: Path, name: str) -> None:
 
 # ─── from writing a file to running a program ───────────────────────────────────────
 
-MONITOR = "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = {root}\n\tfsmonitor = {monitor}\n"
+MONITOR = (
+    "[core]\n\trepositoryformatversion = 0\n\tbare = false\n"
+    "\tworktree = {root}\n\tfsmonitor = {monitor}\n"
+)
 
 
 @pytest.mark.parametrize("toolset", ["standard", "claude-code"])

@@ -434,9 +434,15 @@ class Workspace:
     def _below(self, fd: int) -> str:
         """Where an open file is, from the root, with a slash before it and after it.
 
-        In small letters: a file system may take `.GIT` for `.git`.
+        In small letters: a file system may take `.GIT` for `.git`. What is so deep that it has
+        no path can't be found by git either.
         """
-        path = os.readlink(f"/proc/self/fd/{fd}")
+        try:
+            path = os.readlink(f"/proc/self/fd/{fd}")
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            return "/…/"
         return f"/{path.removeprefix(self._root[:-1]).strip('/')}/".lower()
 
     def _require_not_gits(self, fd: int) -> None:

@@ -20,14 +20,17 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.table import Table
 
+from executor.controller import Controller
 from executor.errors import ConfigError
 from executor.frontends.running import (
     FAILED,
     OK,
+    Steps,
     err,
     finish,
     out,
     say,
+    settings_of,
     show,
     write_json,
     write_texts,
@@ -54,9 +57,9 @@ _STYLES = (
 """How lines begin that a terminal shows in colour. Git's own colours would not be told apart
 from what a commit says in their stead."""
 
-Collect = Callable[[Entry], Awaitable[Arrival | None]]
-"""Takes out what a loop's own git directory has and no arrival, by a box: `record.json` of the
-entry is `kept` then. None = it has nothing."""
+Collect = Callable[[Entry], Awaitable[None]]
+"""Takes out what a loop's own git directory has and no arrival, by a box: the entry is `kept`
+then."""
 
 ExecId = Annotated[
     str | None,
@@ -166,7 +169,18 @@ def import_command(
     They land below refs/loops/EXEC_ID/. The branch only goes forward, and only from where it
     was. Exit code 1: something is in the way; nothing is lost, and what to do is said.
     """
-    _finish(lambda: take_over(exec_id, advance=not refs_only))
+    _finish(lambda: take_over(exec_id, advance=not refs_only, collect=_from_a_box))
+
+
+async def _from_a_box(entry: Entry) -> None:
+    """Have a box say what never came out of the loop's own git directory."""
+    settings, catalog = settings_of(None)
+    steps = Steps()
+    try:
+        async with Controller(settings, catalog, progress=steps) as controller:
+            await controller.collect(entry)
+    finally:
+        steps.close()
 
 
 async def take_over(exec_id: str | None, *, advance: bool, collect: Collect | None = None) -> int:
@@ -182,7 +196,7 @@ async def take_over(exec_id: str | None, *, advance: bool, collect: Collect | No
         arrival = await _arrived(entry, collect)
         record = entry.record
         landed = await land(
-            Git.find(),
+            Git.find(Settings.load().git_program),
             record.repository(),
             arrival,
             record.exec_id,
@@ -284,13 +298,13 @@ def _end_of(arrival: Arrival) -> str | None:
 
 
 async def _empty_tree(arrival: Arrival) -> str:
-    return await Git.find().text(
+    return await Git.find(Settings.load().git_program).text(
         ["hash-object", "-t", "tree", "--stdin"], git_directory=arrival.directory, given=b""
     )
 
 
 async def _show_git(arrival: Arrival, arguments: list[str], given: bytes | None = None) -> None:
-    told = await Git.find().output(
+    told = await Git.find(Settings.load().git_program).output(
         arguments,
         git_directory=arrival.directory,
         given=given,

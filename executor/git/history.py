@@ -96,7 +96,8 @@ class History:
         self._is_unexported = False
         self._faults: list[str] = []
         self._notes: list[str] = []
-        self._had_git = False
+        self._versioned: set[str] = set()
+        """Directories that the loop may write and that had a `.git` before it began."""
         self._since = before_now()
         self._stop = threading.Event()
 
@@ -115,20 +116,27 @@ class History:
                 await history._make_worktree(Path(spec.repo), str(spec.branch))
             else:
                 await history._find_repository()
-            # Not what was checked out just now.
-            history._since = before_now()
+            history._remember()
             yield history
         finally:
             await to_completion(history._end(), history._stop.set)
 
     # ── before the first box ──
 
+    def _remember(self) -> None:
+        """What was there before the loop, and when that was: not what is checked out for it."""
+        for path in self.spec.writable:
+            with ownership.open_worktree(path, self._around.forbidden) as worktree:
+                if worktree.git is not ownership.GitEntry.NONE:
+                    self._versioned.add(str(path))
+        self._since = before_now()
+
     async def _find_repository(self) -> None:
         with ownership.open_worktree(self.spec.worktree, self._around.forbidden) as worktree:
-            self._had_git = worktree.git is not ownership.GitEntry.NONE
+            has_git = worktree.git is not ownership.GitEntry.NONE
             if self._options.sharing == "hidden":
                 return
-            if not self._had_git:
+            if not has_git:
                 self._require_repository()
                 return
             try:
@@ -185,7 +193,6 @@ class History:
         await checkout.check_out(self._git, found, branch, tree, self._entry.private)
         owner = self._owner_of_made()
         await asyncio.to_thread(private.give_away, tree, owner)
-        self._had_git = True
         self.spec = replace(self.spec, worktree=tree)
 
     def _owner_of_made(self) -> Owner:
@@ -377,11 +384,12 @@ class History:
 
     async def _end(self) -> None:
         """Look at what the loop left, and let go of what is needed no more."""
-        found = None
-        try:
-            found = await asyncio.to_thread(self._look)
-        except (ConfigError, OSError) as error:
-            self._notes.append(f"nobody could look at what the loop left in its worktree: {error}")
+        found = await self._seen(self.spec.worktree, is_worktree=True)
+        beside = [
+            (str(one.name), await self._seen(one.path, is_worktree=False))
+            for one in self.spec.directories
+            if one.is_writable
+        ]
         entry = self._entry
         try:
             if entry is not None:
@@ -400,6 +408,7 @@ class History:
             faults=tuple(self._faults),
             notes=(*self._notes, *(arrival.notes if arrival is not None else ())),
             aftermath=found,
+            beside=tuple((name, left) for name, left in beside if left is not None),
             worktree=entry.made / TREE if is_there and entry and entry.made.exists() else None,
         )
 
@@ -415,17 +424,23 @@ class History:
             entry.remove_private()
             entry.remove_worktree()
 
-    def _look(self) -> aftermath.Aftermath | None:
-        forbidden = () if self.spec.repo is not None else self._around.forbidden
-        with ownership.open_worktree(self.spec.worktree, forbidden) as worktree:
+    async def _seen(self, path: Path | str, *, is_worktree: bool) -> aftermath.Aftermath | None:
+        try:
+            return await asyncio.to_thread(self._look, path, is_worktree)
+        except (ConfigError, OSError) as error:
+            self._notes.append(f"nobody could look at what the loop left in {path}: {error}")
+            return None
+
+    def _look(self, path: Path | str, is_worktree: bool) -> aftermath.Aftermath:
+        with ownership.open_worktree(path, self._around.forbidden) as worktree:
             root = worktree.readable()
             try:
                 return aftermath.look(
                     root,
                     self._since,
                     set_aside=suffix(self._exec_id) if self._sets_aside else None,
-                    has_git=self._had_git,
-                    reads=self._repository.reads if self._repository is not None else (),
+                    has_git=str(path) in self._versioned,
+                    reads=self._repository.reads if self._repository and is_worktree else (),
                     stop=self._stop,
                 )
             finally:

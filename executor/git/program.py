@@ -412,6 +412,8 @@ class _Call:
         if self._memory is not None:
             with contextlib.suppress(ProcessLookupError):  # it has ended already
                 resource.prlimit(pid, resource.RLIMIT_DATA, (self._memory, self._memory))
+                # Trees that are nested too deep for git's stack end it with SIGSEGV.
+                resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
 
     async def _talk(
         self,

@@ -23,6 +23,7 @@ class Report:
         faults: why something is not where it should be, one sentence each.
         notes: what else there is to say about its git, one sentence each.
         aftermath: what it left in its worktree; None = nobody could look.
+        beside: what it left in the other directories that it could write, by their names.
         worktree: where a worktree that was made for it still is; None = it is gone, or was given.
     """
 
@@ -33,6 +34,7 @@ class Report:
     faults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     aftermath: Aftermath | None = None
+    beside: tuple[tuple[str, Aftermath], ...] = ()
     worktree: Path | None = None
 
     def sentences(self) -> list[str]:
@@ -42,6 +44,8 @@ class Report:
             found.append(self.landed.conflict)
         if self.aftermath is not None:
             found += self.aftermath.sentences()
+        for name, left in self.beside:
+            found += [f"{name}: {sentence}" for sentence in left.sentences()]
         found += self.notes
         if self.worktree is not None:
             found.append(f"the loop's worktree is kept: {self.worktree}")
@@ -77,6 +81,7 @@ class Report:
             "faults": list(self.faults),
             "notes": list(self.notes),
             "aftermath": None if self.aftermath is None else self.aftermath.as_json(),
+            "beside": {name: left.as_json() for name, left in self.beside},
             "worktree": None if self.worktree is None else str(self.worktree),
         }
 

@@ -14,11 +14,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from executor.agent.ignore import Patterns
 from executor.errors import Code, ToolError
 from executor.git import commits
 from executor.model import MOUNT
-from executor.permissions import restrictions
+from executor.permissions import restrictions, unreadable
 from executor.results import shown_name, with_notices
 from executor.tool import (
     Action,
@@ -388,14 +387,12 @@ async def _denied(context: Context, words: Sequence[str], paths: Sequence[str]) 
     Raises:
         ToolError: PERMISSION_DENIED, they are too many to be left out.
     """
-    rules = restrictions(context.session.rules)["read"]
-    if not rules:
+    if not restrictions(context.session.rules)["read"]:
         return []
     text, is_whole = await _answer(
         context, ["diff", "--name-only", "--no-renames", "-z", *_PLAIN, *words, "--", *paths]
     )
-    patterns = Patterns(pattern for pattern, _ in rules)
-    found = [name for name in text.split("\0") if name and patterns.find(name) is not None]
+    found = unreadable(context.session.rules, filter(None, text.split("\0")))
     if len(found) > MAX_HIDDEN or not is_whole:
         raise ToolError(
             Code.PERMISSION_DENIED,

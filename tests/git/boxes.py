@@ -83,10 +83,9 @@ def make_origin(directory: Path, *options: str) -> Path:
 
 
 def own(directory: Path) -> None:
-    """Gives the files of a worktree to `OWNER`; a repository in it stays ours."""
+    """Gives all of a worktree to `OWNER`, also a repository that is in it."""
     for path in [directory, *directory.rglob("*")]:
-        if not (directory / ".git").is_dir() or ".git" not in path.relative_to(directory).parts:
-            os.chown(path, OWNER.uid, OWNER.gid, follow_symlinks=False)
+        os.chown(path, OWNER.uid, OWNER.gid, follow_symlinks=False)
 
 
 def link(origin: Path, *options: str) -> Path:

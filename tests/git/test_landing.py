@@ -15,9 +15,11 @@ import pytest
 
 from executor.git.landing import land, prefix
 from executor.git.program import Git
-from executor.git.values import Arrival, GitError, Landed, Repository
+from executor.git.values import Arrival, GitError, Head, Landed, Repository
 from executor.sandbox.container import Owner
+from executor.sandbox.ownership import GitEntry
 from tests.git import loops
+from tests.git.conftest import HostGit
 from tests.git.loops import Loop, commit, describe, git, log, make_origin, start
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
@@ -30,9 +32,10 @@ def take(
     advance: bool = True,
     known: dict[str, str] | None = None,
     exec_id: str = "one",
+    program: Path | None = None,
 ) -> Landed:
     """Land it."""
-    work = land(Git.find(), repository, arrival, exec_id, advance=advance, known=known or {})
+    work = land(Git.find(program), repository, arrival, exec_id, advance=advance, known=known or {})
     return asyncio.run(work)
 
 
@@ -105,6 +108,54 @@ def _others(tmp_path: Path) -> tuple[Path, str | None]:
 
 
 KINDS = [_main, _linked, _detached, _bare, _sha256, _shallow, _borrowing, _unborn]
+
+
+@pytest.mark.parametrize("options", [[], ["--ref-format=reftable"]])
+def test_a_newer_git_lands_too(options: list[str], tmp_path: Path, newer_git: HostGit) -> None:
+    """Another release does the same, where refs are tables, too."""
+    origin = tmp_path / "origin"
+    origin.mkdir()
+    environment = {**loops.IDENTITY, "GIT_DEFAULT_HASH": "sha1"}
+
+    def ask(*arguments: str, place: Path = origin) -> str:
+        command = [str(newer_git.program), *arguments]
+        done = subprocess.run(
+            command, cwd=place, env=environment, check=True, capture_output=True, text=True
+        )
+        return done.stdout.strip()
+
+    ask("init", "-q", "-b", "main", *options)
+    loops.write(origin, {"a.txt": "a\n"})
+    ask("add", ".")
+    ask("commit", "-q", "-m", "base")
+    base = ask("rev-parse", "HEAD")
+    ask("worktree", "add", "-q", "-b", "side", str(tmp_path / "linked"))
+    loops.write(origin, {"a.txt": "loop\n"})
+    tree = ask("stash", "create")
+    tip = ask("commit-tree", "-p", base, "-m", "made inside", f"{tree}^{{tree}}")
+    quarantine = tmp_path / "quarantine"
+    ask("clone", "-q", "--bare", "--shared", str(origin), str(quarantine))
+    repository = Repository(
+        git_directory=origin / ".git",
+        common_directory=origin / ".git",
+        worktree=origin,
+        entry=GitEntry.DIRECTORY,
+        owner=Owner(os.geteuid(), os.getegid()),
+        stores=(origin / ".git/objects",),
+        object_format="sha1",
+        head=Head("refs/heads/main", base),
+    )
+    refs = {"head": tip, "heads/main": tip, "heads/side": tip}
+    arrival = Arrival(quarantine, refs, "refs/heads/main", 1)
+    landed = take(repository, arrival, program=newer_git.program)
+    assert (landed.conflict, landed.advanced) == (None, tip)
+    assert ask("rev-parse", "main", "refs/loops/one/heads/side").split() == [tip, tip]
+    assert ask("status", "--porcelain") == ""
+    bare = replace(
+        repository, worktree=None, entry=GitEntry.NONE, head=Head("refs/heads/side", base)
+    )
+    other = take(bare, arrival, exec_id="two", program=newer_git.program)
+    assert f"{tmp_path / 'linked'} has it checked out" in str(other.conflict)
 
 
 @pytest.mark.parametrize("make", [_main, _linked, _detached, _bare, _unborn])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures.thread  # noqa: F401  # before a process becomes somebody else
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -167,11 +168,13 @@ def test_a_shallow_clone(origin: Path, tmp_path: Path) -> None:
     assert find(tmp_path / "cut").shallow == tmp_path / "cut/.git/shallow"
 
 
-def test_sparse_and_split(origin: Path) -> None:
+@pytest.mark.parametrize("index", ["--sparse-index", "--no-sparse-index"])
+def test_sparse_and_split(host_git: HostGit, origin: Path, index: str) -> None:
     """Sparse patterns, the worktree's own configuration, sparse and split index are had."""
-    git(origin, "sparse-checkout", "set", "--cone", "--sparse-index", "d")
-    git(origin, "update-index", "--split-index")
-    found = find(origin)
+    git(origin, "sparse-checkout", "set", "--cone", index, "d")
+    if index != "--sparse-index":
+        git(origin, "update-index", "--split-index")
+    found = find(origin, host_git.program)
     assert known(found)["core.sparseCheckout"] == "true"
     assert "/d/" in (found.sparse or "")
 
@@ -182,7 +185,7 @@ def test_alternates(origin: Path, tmp_path: Path) -> None:
     git(tmp_path, "clone", "-q", "--shared", "a b", "c")
     store = tmp_path / "c/.git/objects"
     (store / "info/alternates").write_text(
-        f'# mine\n"../../../a\\040b/.git/objects"\n/gone/objects\n'
+        '# mine\n"../../../a\\040b/.git/objects"\n/gone/objects\n'
     )
     (tmp_path / "a b/.git/objects/info/alternates").write_text("../../../origin/.git/objects\n")
     found = find(tmp_path / "c")
@@ -230,7 +233,7 @@ def _config(lines: str) -> Mapping[str, str]:
 REFUSED = {
     "partial": (_config("[extensions]\n\tpartialClone = origin\n"), "partial clone"),
     "promisor": (_config('[remote "origin"]\n\tpromisor = true\n'), "partial clone"),
-    "reftable": (_config("[extensions]\n\trefStorage = reftable\n"), "reftable"),
+    "reftable": (_config("[extensions]\n\trefStorage = reftable\n"), "reftable|refstorage"),
     "extension": (_config("[extensions]\n\tnew = true\n"), "extension"),
     "version": ({".git/config": "[core]\n\trepositoryFormatVersion = 9\n"}, "can't read"),
     "bare": ({".git/config": "[core]\n\tbare = true\n"}, "says that it is bare"),
@@ -242,12 +245,22 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_had_is_refused(origin: Path, case: str) -> None:
+def test_what_cannot_be_had_is_refused(host_git: HostGit, origin: Path, case: str) -> None:
     """What a box could not have as it is, is refused with a reason and a mend."""
     files, why = REFUSED[case]
     loops.write(origin, files)
     with pytest.raises(ConfigError, match=why):
-        find(origin)
+        find(origin, host_git.program)
+
+
+def test_a_reftable_is_refused(newer_git: HostGit, tmp_path: Path) -> None:
+    """Git that has reftables makes a repository that is refused with the mend."""
+    program = Git.find(newer_git.program)
+    place = tmp_path / "r"
+    done = asyncio.run(program.run(["init", "-q", "--ref-format=reftable", str(place)]))
+    assert done.code == 0
+    with pytest.raises(ConfigError, match="git refs migrate"):
+        find(place, newer_git.program)
 
 
 def test_missing_objects_are_refused(origin: Path) -> None:
@@ -366,6 +379,42 @@ def test_a_pipe_is_not_waited_for(origin: Path) -> None:
     exclude.unlink(missing_ok=True)
     os.mkfifo(exclude)
     assert find(origin).excludes == ""
+
+
+def told_as(user: Owner, work: Callable[[], object]) -> str:
+    """What the work comes to, or fails with, in a process of somebody else."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(user.gid)
+            os.setuid(user.uid)
+            told = repr(work())
+        except BaseException as error:
+            told = repr(error)
+        os.write(writing, told.encode()[:4096])
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as file:
+        told = file.read().decode()
+    os.waitpid(child, 0)
+    return told
+
+
+@needs_root
+def test_an_ordinary_user(shared: Path) -> None:
+    """Not root: one's own repository is had; another's worktree only if he may read it all."""
+    own = give(loops.make_origin(shared / "own"), STRANGER)
+    assert told_as(STRANGER, lambda: find(own).owner) == repr(STRANGER)
+    origin = give(loops.make_origin(shared / "origin"), STRANGER)
+    (shared / "linked").mkdir()
+    give(shared / "linked", STRANGER)
+    git(origin, "worktree", "add", "-q", str(shared / "linked"), uid=STRANGER.uid)
+    linked = give(shared / "linked", OTHER)
+    assert told_as(STRANGER, lambda: find(linked).owner) == repr(STRANGER)
+    (origin / ".git").chmod(0o700)
+    assert "may not read" in told_as(STRANGER, lambda: find(linked).owner)
 
 
 # ─── configuration ──────────────────────────────────────────────────────────────────
