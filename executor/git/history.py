@@ -190,7 +190,7 @@ class History:
         directory = self._entry.make_worktree_directory()
         tree = directory / TREE
         await self._prepare(self._repository, self._entry.private, is_exact=False)
-        await checkout.check_out(self._git, found, branch, tree, self._entry.private)
+        await checkout.check_out(self._git, self._repository, branch, tree, self._entry.private)
         owner = self._owner_of_made()
         await asyncio.to_thread(private.give_away, tree, owner)
         self.spec = replace(self.spec, worktree=tree)
