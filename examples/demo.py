@@ -2,7 +2,8 @@
 
 A small project with a failing test becomes a temporary git repository with a worktree.
 `executor run` works through a recorded agent transcript in that worktree: it finds the
-fault, mends it and proves it. Then this script looks from outside at what came of it.
+fault, mends it, proves it and commits it. Then `executor git import` takes the commit over, and
+this script looks from outside at what came of it.
 Exit code 0: everything is as expected.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import json
 import os
 import secrets
@@ -35,6 +37,12 @@ TRANSCRIPT = HERE / "transcript.jsonl"
 EXECUTOR = (sys.executable, "-m", "executor")
 
 FAULTY = "inventory/orders.py"
+BRANCH = "mend"
+SUBJECT_LINE = "Count an item that stands on two lines once"
+HOOKS = ("pre-commit", "post-commit", "reference-transaction", "post-index-change", "post-checkout")
+"""Programs of the repository that git would run on the host: none of them may."""
+TOUCHED = ("objects/", "refs/", "logs/", "worktrees/")
+"""All that an import may change in the repository."""
 MEMORY = 512 << 20
 PIDS = 128
 PLAIN_UID = 1000
@@ -66,6 +74,30 @@ class Worktree:
     path: Path
     uid: int
     gid: int
+
+    @property
+    def repository(self) -> Path:
+        """The checkout that it is a worktree of."""
+        return self.path.parent / "repository"
+
+    @property
+    def hooked(self) -> Path:
+        """Where the repository's hooks note that one ran."""
+        return self.path.parent / "hooked"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of `executor`: what it keeps of the loop is gone with the worktree."""
+        return {**os.environ, "EXECUTOR_STATE_DIR": str(self.path.parent / "state")}
+
+    def contents(self) -> dict[str, str]:
+        """Digests of all files of the repository's `.git`."""
+        root = self.repository / ".git"
+        return {
+            str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in root.rglob("*")
+            if path.is_file()
+        }
 
     def git(self, *arguments: str, directory: Path | None = None) -> str:
         """The output of git, run as the worktree's owner with no hook or user's setting.
@@ -109,9 +141,9 @@ def prepared() -> Iterator[Worktree]:
     if uid == 0:
         uid = gid = PLAIN_UID
     with tempfile.TemporaryDirectory(prefix="executor-demo-") as name:
-        repository, worktree = Path(name, "repository"), Worktree(Path(name, "worktree"), uid, gid)
+        worktree = Worktree(Path(name, "worktree"), uid, gid)
         skipped = shutil.ignore_patterns("__pycache__", ".pytest_cache")
-        shutil.copytree(PROJECT, repository, ignore=skipped)
+        shutil.copytree(PROJECT, worktree.repository, ignore=skipped)
         if os.geteuid() == 0:
             for path in (Path(name), *Path(name).rglob("*")):
                 os.chown(path, uid, gid, follow_symlinks=False)
@@ -119,9 +151,15 @@ def prepared() -> Iterator[Worktree]:
             ("init", "-q"),
             ("add", "-A"),
             ("commit", "-q", "-m", "Stock and orders"),
-            ("worktree", "add", "-q", "-b", "mend", str(worktree.path)),
+            ("config", "user.name", "Demo"),
+            ("config", "user.email", "demo@localhost"),
+            ("worktree", "add", "-q", "-b", BRANCH, str(worktree.path)),
         ):
-            worktree.git(*arguments, directory=repository)
+            worktree.git(*arguments, directory=worktree.repository)
+        for hook in HOOKS:
+            place = worktree.repository / ".git" / "hooks" / hook
+            place.write_text(f"#!/bin/sh\necho {hook} >> '{worktree.hooked}'\n")
+            place.chmod(0o755)
         yield worktree
 
 
@@ -135,12 +173,17 @@ class Run:
     Attributes:
         results: by the call's id.
         said: lines of its stderr.
+        imported: what `executor git import` printed.
+        repository: digests of the repository's files before the run, after it, and after the
+            import.
     """
 
     exec_id: str
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
     said: list[str] = field(default_factory=list)
     exit_code: int | None = None
+    imported: str = ""
+    repository: list[dict[str, str]] = field(default_factory=list)
 
     @property
     def last_words(self) -> str:
@@ -173,14 +216,18 @@ def play(worktree: Worktree, on_result: Callable[[dict[str, Any]], None]) -> Run
     Raises:
         Unexpected: it took far too long, or its output is no result line.
     """
-    run = Run(f"demo-{secrets.token_hex(4)}")
+    run = Run(f"demo-{secrets.token_hex(4)}", repository=[worktree.contents()])
     command = [*EXECUTOR, "run", "--worktree", str(worktree.path), "--calls", str(TRANSCRIPT)]
     command += ["--exec-id", run.exec_id, "--memory", str(MEMORY), "--pids", str(PIDS)]
     command += ["--cpus", "1"]
     console.print(f"$ executor {' '.join(command[len(EXECUTOR) :])}\n", style="dim")
     with (
         subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            command,
+            env=worktree.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         ) as process,
         _ended(process),
     ):
@@ -201,6 +248,25 @@ def play(worktree: Worktree, on_result: Callable[[dict[str, Any]], None]) -> Run
         watchdog.cancel()
         listener.join(ENDING)
     return run
+
+
+def take_over(worktree: Worktree, run: Run) -> None:
+    """Have the loop's commit taken over into the repository.
+
+    Raises:
+        Unexpected: it was not.
+    """
+    run.repository.append(worktree.contents())
+    command = [*EXECUTOR, "git", "import", run.exec_id]
+    console.print(f"\n$ executor {' '.join(command[len(EXECUTOR) :])}", style="dim")
+    done = subprocess.run(
+        command, env=worktree.environment, capture_output=True, text=True, check=False
+    )
+    run.imported = visible(done.stdout)
+    console.print(run.imported.rstrip())
+    if done.returncode != 0:
+        raise Unexpected(f"executor git import failed: {visible(done.stderr).strip()}")
+    run.repository.append(worktree.contents())
 
 
 def _listen(process: subprocess.Popen[bytes], run: Run) -> None:
@@ -304,6 +370,7 @@ def checks_of(run: Run, worktree: Worktree) -> list[Check]:
             f"one call failed, the test run before the edit: {', '.join(failed)}",
         ),
         *_project_checks(run, worktree),
+        *_git_checks(run, worktree),
         *_box_checks(run, worktree),
     ]
 
@@ -318,13 +385,34 @@ def _project_checks(run: Run, worktree: Worktree) -> Iterator[Check]:
         green.get("exit_code") == 0 and "13 passed" in green.get("stdout", ""),
         "the tests were green after it",
     )
-    changed = worktree.git("status", "--porcelain").splitlines()
-    sentence = f"on the host, git shows one changed file: {', '.join(changed)}"
-    yield Check(changed == [f" M {FAULTY}"], sentence)
     owner = (worktree.path / FAULTY).stat().st_uid
     yield Check(owner == worktree.uid, f"the file belongs to the worktree's owner (uid {owner})")
     completed = run.structured("done").get("completed")
     yield Check(completed is True, "the task was completed")
+
+
+def _git_checks(run: Run, worktree: Worktree) -> Iterator[Check]:
+    before, after, imported = run.repository if len(run.repository) == 3 else ({}, {"": ""}, {})
+    sentence = f"while the loop ran, none of the {len(before)} files of .git changed"
+    yield Check(before == after, sentence)
+    commit = worktree.git("log", "-1", "--format=%h %an: %s", BRANCH).strip()
+    changed = (
+        worktree.git("diff", "--name-status", f"{BRANCH}~1", BRANCH).split() if imported else []
+    )
+    yield Check(
+        commit.endswith(f"Demo: {SUBJECT_LINE}") and changed == ["M", FAULTY],
+        f"on the host, the branch {BRANCH} has the agent's commit, of one file: {commit}",
+    )
+    touched = {name for name, _ in before.items() ^ imported.items()}
+    yield Check(
+        bool(touched) and all(name.startswith(TOUCHED) for name in touched),
+        "the import brought objects and refs, and touched no configuration and no hook",
+    )
+    status = worktree.git("status", "--porcelain").splitlines()
+    yield Check(bool(imported) and not status, "the worktree is clean: git status shows nothing")
+    ran = worktree.hooked.read_text().split() if worktree.hooked.exists() else []
+    sentence = f"no hook of the repository ran on the host{': ' * bool(ran)}{', '.join(ran)}"
+    yield Check(bool(imported) and not ran, sentence)
 
 
 def _box_checks(run: Run, worktree: Worktree) -> Iterator[Check]:
@@ -396,8 +484,9 @@ def demo() -> None:
         console.print(
             f"\n{len(run.results)} calls, {inside:.2f} s in them, {seconds:.2f} s from start to end"
         )
-        diff = worktree.git("diff", "--no-ext-diff", "--no-textconv", "--", FAULTY)
-        console.print("\nWhat the host sees (git diff):", style="bold")
+        take_over(worktree, run)
+        diff = worktree.git("show", "--no-ext-diff", "--no-textconv", BRANCH)
+        console.print(f"\nWhat the host sees (git show {BRANCH}):", style="bold")
         console.print(Syntax(visible(diff), "diff", theme="ansi_dark", background_color="default"))
         checks = checks_of(run, worktree)
     console.print("What had to be true:", style="bold")

@@ -715,6 +715,8 @@ def _known_keys(location: Sequence[int | str]) -> Iterable[str]:
     if len(location) == 1:
         return _File.model_fields
     if location[0] in _SINGLE:
+        if location[:2] == ("loop", "git") and len(location) > 2:
+            return _GitTable.model_fields
         return _SINGLE[str(location[0])].model_fields
     if location[2:3] == ("params",):
         return _ParamTable.model_fields

@@ -298,7 +298,12 @@ class Controller:
             if history is not None:
                 await history.place(quota)
                 stack.push_async_callback(history.settle)
-                host = replace(host, git=history.view, notices=tuple(history.notices))
+                host = replace(
+                    host,
+                    git=history.view,
+                    git_settings=history.git_settings,
+                    notices=tuple(history.notices),
+                )
             source = functools.partial(worktree_of, host, spec)
             yield _Boxes(spec, functools.partial(open_box, host), source, results, history)
 

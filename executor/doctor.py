@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import platform
 import shutil
 import sys
@@ -15,7 +16,8 @@ from pathlib import Path
 from typing import Literal
 
 from executor.catalog import Policy
-from executor.errors import EngineError, EngineUnavailable
+from executor.errors import ConfigError, EngineError, EngineUnavailable
+from executor.git.program import Git
 from executor.sandbox import ext4, gate, podman
 from executor.sandbox.engine import Engine, address_fault
 from executor.sandbox.facts import EngineFacts, Version, parse_version
@@ -64,7 +66,8 @@ async def examine(
         policy: what the configuration demands of the engine.
         runtime: what loops are configured to run with; None = nothing is said.
     """
-    findings = [_python(), *_directories(settings), *_quota(settings)]
+    git = await asyncio.to_thread(_git, settings)
+    findings = [_python(), git, *_directories(settings), *_quota(settings)]
     try:
         engine = await Engine.connect(settings)
     except EngineUnavailable as error:
@@ -245,6 +248,16 @@ def _place(facts: EngineFacts) -> Iterator[Finding]:
 def _python() -> Finding:
     version = ".".join(map(str, sys.version_info[:3]))
     return Finding("python", "ok", f"{version} on {platform.system()} {platform.release()}")
+
+
+def _git(settings: Settings) -> Finding:
+    """Without one, loops still run where there is no repository, or where git is hidden."""
+    try:
+        git = Git.find(settings.git_program)
+    except ConfigError as error:
+        fault, _, mend = str(error).removeprefix("git: ").rpartition("; ")
+        return Finding("git", "warning", fault, mend)
+    return Finding("git", "ok", f"{'.'.join(map(str, git.version))}, at {git.program}")
 
 
 def _directories(settings: Settings) -> Iterator[Finding]:

@@ -26,6 +26,8 @@ GIT_DIRECTORY = "/run/executor/git"
 """Where a loop's own git directory is, unless it lies over the worktree's `.git`."""
 GIT_OBJECTS = "/run/executor/objects"
 """Below it, numbered, are the object stores of the origin, read-only."""
+GIT_SETTINGS = "/run/executor/gitconfig"
+"""What git reads in every box in place of its system's settings, which it includes."""
 DIRECTORIES = "/workspaces"
 """Where directories are that a loop has beside its worktree, each by its name."""
 
@@ -473,7 +475,8 @@ class GitOptions:
             without history; `hidden`, there is no git inside.
         landing: what is done with the loop's commits when it ends: `keep` them aside for
             `executor git import`; make `refs` below `refs/loops/<exec_id>/` in the origin;
-            make these and advance the worktree's `branch`, if it is where it was.
+            make these and advance the worktree's `branch`, if it is where it was. None = `branch`
+            where that is what was asked for, with `commit` or `LoopSpec.repo`, otherwise `keep`.
         commit: commit after each turn that changed something, and land that.
         message: of these commits; `{tools}` and `{exec_id}` are filled in.
         paths: pathspecs of what these commits take; none = everything.
@@ -485,7 +488,7 @@ class GitOptions:
     """
 
     sharing: str = "shared"
-    landing: str = "keep"
+    landing: str | None = None
     commit: bool = False
     message: str = COMMIT_MESSAGE
     paths: tuple[str, ...] = ()
@@ -499,15 +502,15 @@ class GitOptions:
         found: list[str] = []
         for name, allowed in (
             ("sharing", GIT_SHARING),
-            ("landing", LANDINGS),
+            ("landing", (None, *LANDINGS)),
             ("nested", NESTED),
         ):
             if getattr(self, name) not in allowed:
                 found.append(
                     f"git.{name}: there is no {getattr(self, name)!r}; "
-                    f"use one of {', '.join(allowed)}"
+                    f"use one of {', '.join(filter(None, allowed))}"
                 )
-        if self.sharing == "hidden" and (self.commit or self.landing != "keep"):
+        if self.sharing == "hidden" and (self.commit or self.landing in ("refs", "branch")):
             found.append("git: nothing is committed or landed when git is hidden; choose one")
         if not self.message.strip():
             found.append("git.message: is empty; give the text of a commit")
@@ -521,7 +524,8 @@ class GitOptions:
             if not path or "\0" in path or path.startswith("-"):
                 found.append(f"git.paths: {path!r} is no pathspec")
         try:
-            parse_size(self.pack_bytes)
+            if parse_size(self.pack_bytes) <= 0:
+                found.append(f"git.pack_bytes: {self.pack_bytes} is too small; give 1 or more")
         except ConfigError as error:
             found.append(f"git.pack_bytes: {error}")
         return found
@@ -730,7 +734,10 @@ class LoopSpec:
         if self.repo is not None and not str(self.worktree):
             pass  # one is made
         elif not str(self.worktree).strip():
-            found.append("worktree: is empty; give a directory")
+            found.append(
+                "worktree: is empty; give a directory (--worktree), or a repository and a branch "
+                "(--repo, --branch)"
+            )
         elif not path.exists():
             found.append(f"worktree: {path} does not exist; give an existing directory")
         elif not path.is_dir():

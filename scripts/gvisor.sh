@@ -1,6 +1,7 @@
 #!/bin/bash
 # gvisor.sh VENV [PROGRAM CONFIGURATION PIDFILE]: gVisor's runsc is a runtime of the engine when
-# this ends well. Where the engine has it already nothing is done. Debian's backports have a
+# this ends well, and takes up our profiles of system calls. Where the engine has it so already
+# nothing is done. Debian's backports have a
 # runsc that works; the one of the release itself has no systrap. Platform kvm is not used: it
 # hangs where virtualisation is nested.
 set -euo pipefail
@@ -10,10 +11,11 @@ venv=$1
 program=${2:-/usr/local/bin/runsc}
 configuration=${3:-/etc/docker/daemon.json}
 pidfile=${4:-/var/run/docker.pid}
-mend="install gVisor's runsc and name it under \"runtimes\" in $configuration, with the arguments --platform=systrap --network=none, and send the engine's process the signal HUP"
+mend="install gVisor's runsc and name it under \"runtimes\" in $configuration, with the arguments --platform=systrap --network=none --oci-seccomp, and send the engine's process the signal HUP"
 
-# Prints the engine's runtimes, one a line; says why there is no engine.
-runtimes() {
+# Prints "sound" where the engine has the runtime as it should be, "unfiltered" where it lacks
+# --oci-seccomp, "missing" where there is none; says why there is no engine.
+look() {
     "$venv/bin/python" - <<'END'
 import asyncio, sys
 from executor.errors import ExecutorError
@@ -22,7 +24,11 @@ from executor.settings import Settings
 
 async def ask() -> None:
     async with await Engine.connect(Settings.load()) as engine:
-        print(*engine.facts.runtimes, sep="\n")
+        facts = engine.facts
+    if "runsc" not in facts.runtimes:
+        print("missing")
+    else:
+        print("unfiltered" if facts.ignores_seccomp("runsc") else "sound")
 
 try:
     asyncio.run(ask())
@@ -31,7 +37,7 @@ except ExecutorError as error:
 END
 }
 
-has_runsc() { runtimes | grep -qx runsc; }
+is_sound() { [ "$(look)" = sound ]; }
 
 # The backports of the archive that this machine uses already, in lists of their own.
 download() {
@@ -76,11 +82,13 @@ except FileNotFoundError:
 except (OSError, ValueError) as error:
     sys.exit(f"executor: {path} can't be read, so nothing is changed: {error}")
 # Without its own --network=none runsc refuses kernels on which it takes every network
-# namespace for the machine's.
-configuration.setdefault("runtimes", {})["runsc"] = {
-    "path": program,
-    "runtimeArgs": ["--platform=systrap", "--network=none"],
-}
+# namespace for the machine's; without --oci-seccomp it leaves profiles of system calls unused,
+# and a command can make a user namespace and write what is mounted read-only.
+runtimes = configuration.setdefault("runtimes", {})
+entry = runtimes.setdefault("runsc", {"path": program})
+given = entry.get("runtimeArgs") or ["--platform=systrap", "--network=none"]
+kept = [one for one in given if one.lstrip("-").partition("=")[0] != "oci-seccomp"]
+entry["runtimeArgs"] = [*kept, "--oci-seccomp"]
 with open(path + ".new", "w") as file:
     json.dump(configuration, file, indent=2)
     file.write("\n")
@@ -96,17 +104,17 @@ reload_engine() {
         die "the engine's process is not known ($pidfile); restart the engine, it then has the runtime runsc"
     fi
     for _ in $(seq 20); do
-        has_runsc && return
+        is_sound && return
         sleep 0.3
     done
     die "the engine does not take up the runtime runsc; see $configuration and the engine's log"
 }
 
-there=$(runtimes) || die "gVisor is added to an engine that answers; start one (\`make engine\`)"
-! grep -qx runsc <<<"$there" || exit 0
+there=$(look) || die "gVisor is added to an engine that answers; start one (\`make engine\`)"
+[ "$there" != sound ] || exit 0
 [ "$(id -u)" = 0 ] || die "adding a runtime to the engine needs root; $mend"
-[ -x "$program" ] || install_program
-say "adding the runtime runsc to $configuration"
+[ "$there" = unfiltered ] || [ -x "$program" ] || install_program
+say "naming the runtime runsc with --oci-seccomp in $configuration"
 register
 reload_engine
-say "the engine has the runtime runsc"
+say "the engine has the runtime runsc, with --oci-seccomp"

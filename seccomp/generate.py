@@ -80,11 +80,13 @@ class Source:
     Attributes:
         refused: calls that the engine's default lets pass and we do not.
         foreign: names that the architecture does not have.
+        closed: calls that are in neither list, to be refused where the rest passes.
     """
 
     groups: tuple[Group, ...]
     refused: tuple[Remark, ...]
     foreign: tuple[Remark, ...]
+    closed: tuple[Remark, ...]
 
     def of(self, profile: str) -> Iterator[Group]:
         """The groups of one profile, in order."""
@@ -105,6 +107,7 @@ def read(path: Path = HERE / "groups.toml") -> Source:
         groups=tuple(_group(entry) for entry in table["group"]),
         refused=tuple(_remark(entry) for entry in table["refused"]),
         foreign=tuple(_remark(entry) for entry in table["foreign"]),
+        closed=tuple(_remark(entry) for entry in table["closed"]),
     )
     for profile in PROFILES:
         _check(source, profile)
@@ -221,6 +224,57 @@ def _entry(names: Sequence[str], errno: int | None, rule: Rule) -> dict[str, Any
             for place, mask, value in rule
         ]
     return entry
+
+
+def gvisor_profile(source: Source, name: str, architecture: str) -> dict[str, Any]:
+    """The same for gVisor, which takes no list of what passes (docs/seccomp.md says why).
+
+    Refused are the names that are in no group and the flags that a group wants off. Other
+    conditions, and other errors than EPERM, can't be said there.
+    """
+    refused = _closed(source, name, architecture)
+    entries: list[dict[str, Any]] = [
+        {"names": refused, "action": "SCMP_ACT_ERRNO", "errnoRet": EPERM}
+    ]
+    for group in source.of(name):
+        for place, mask in _flags_off(group):
+            test = (place, mask, mask)
+            entries.append(_entry(group.names(architecture), EPERM, (test,)))
+    return {
+        "defaultAction": "SCMP_ACT_ALLOW",
+        "architectures": [ARCHITECTURES[architecture][0]],
+        "syscalls": [entry for entry in entries if entry["names"]],
+    }
+
+
+def _closed(source: Source, name: str, architecture: str) -> list[str]:
+    """Every call that we know of and no group of the profile has."""
+    machine = ARCHITECTURES[architecture][1]
+    table = json.loads((HERE / "engine" / "default.json").read_text("utf-8"))
+    known = {
+        call
+        for rule in table["syscalls"]
+        if machine in ((rule.get("includes") or {}).get("arches") or [machine])
+        for call in rule["names"]
+    }
+    for remark in (*source.refused, *source.closed):
+        known |= remark.calls
+    for group in source.groups:
+        known -= {*itertools.chain(*group.extra.values())}  # other machines' are not known here
+        known |= {*group.names(architecture)}
+    for group in source.of(name):
+        known -= {*group.names(architecture)}
+    for remark in source.foreign:
+        known -= remark.calls if remark.architecture in (None, architecture) else frozenset()
+    return sorted(known)
+
+
+def _flags_off(group: Group) -> list[tuple[int, int]]:
+    """(argument, flag) for every flag that must be off; nothing for other conditions."""
+    if group.errno is not None or len(group.rules) != 1 or len(group.rules[0]) != 1:
+        return []
+    place, mask, value = group.rules[0][0]
+    return [(place, 1 << bit) for bit in range(_BITS) if mask >> bit & 1] if value == 0 else []
 
 
 def text(profile: dict[str, Any]) -> str:
@@ -468,7 +522,12 @@ def files(source: Source) -> dict[Path, str]:
         for name in PROFILES
         for machine in ARCHITECTURES
     }
-    return made | {PAGE: page(source)}
+    gvisor = {
+        HERE / f"{name}-gvisor-{machine}.json": text(gvisor_profile(source, name, machine))
+        for name in PROFILES
+        for machine in ARCHITECTURES
+    }
+    return made | gvisor | {PAGE: page(source)}
 
 
 def main() -> int:

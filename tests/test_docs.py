@@ -72,7 +72,10 @@ def test_the_readme_runs(tmp_path: Path) -> None:
     last = ""
     for block in BLOCKS:
         if block.kind == "prints":
-            assert _timeless(last.splitlines()[-1]) == _timeless(block.text)
+            if block.language == "json":
+                assert _timeless(last.splitlines()[-1]) == _timeless(block.text)
+            else:
+                assert last.endswith(block.text)
             continue
         argv = {
             "bash": ["bash", "-euo", "pipefail", "-c", block.text],

@@ -51,6 +51,8 @@ UNUSED = {
     "standard": {
         *("run_command_isolated", "build", "validate", "delete_file"),
         *("create_spec", "create_phase", "query_loop", "share_data"),
+        # The recording's worktree belongs to no repository.
+        *("git_status", "git_diff", "git_log", "git_commit", "git_push"),
     },
     "claude-code": {"Skill"},
 }

@@ -42,7 +42,7 @@ def bootstrap() -> tuple[int, int]:
     return source, sink
 
 
-def prctl(option: int, value: int | bytes) -> None:
+def prctl(option: int, value: int | bytes, more: bytes | None = None) -> None:
     """`prctl(2)`; Python has no binding for it.
 
     Raises:
@@ -51,7 +51,7 @@ def prctl(option: int, value: int | bytes) -> None:
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, value, 0, 0, 0) != 0:
+    if libc.prctl(option, value, more, 0, 0) != 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
 

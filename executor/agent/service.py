@@ -19,6 +19,7 @@ from collections import deque
 from contextlib import suppress
 
 from . import frame, processes
+from .confinement import confine
 from .files import OPERATIONS as FILE_OPERATIONS
 from .frame import FrameError, Parser, encode, encode_json
 from .operation import RUNTIME, Command, Exit, Failure
@@ -49,6 +50,9 @@ DEFAULT_LEASE = 30.0
 DIRECTORIES = "/workspaces"
 """Directories that are mounted beside the worktree."""
 MAX_DIRECTORIES = 32
+STORES = "/run/executor/objects"
+"""Object stores of the repository that the worktree belongs to, numbered."""
+MAX_STORES = 128
 _UNREADABLE = (
     *(FrameError, ValueError, KeyError, TypeError, AttributeError),
     *(RecursionError, OverflowError),  # JSON that is too deep; Infinity for a size
@@ -628,11 +632,13 @@ def _identity(path: str) -> list[int] | None:
 
 def _mounted() -> list[str]:
     """Where the host has mounted what it looks at again."""
-    try:
-        more = sorted(os.listdir(DIRECTORIES))[:MAX_DIRECTORIES]
-    except OSError:
-        more = []
-    return ["/workspace", "/etc/passwd", *(f"{DIRECTORIES}/{name}" for name in more)]
+    found = ["/workspace", "/etc/passwd"]
+    for place, most in ((DIRECTORIES, MAX_DIRECTORIES), (STORES, MAX_STORES)):
+        try:
+            found += [f"{place}/{name}" for name in sorted(os.listdir(place))[:most]]
+        except OSError:
+            continue
+    return found
 
 
 def _content_hash() -> str:
@@ -651,6 +657,7 @@ def serve(source: int, sink: int) -> None:
     version = ".".join(map(str, sys.version_info[:3]))
     ready: dict[str, Any] = {"hash": _content_hash(), "pid": os.getpid(), "python": version}
     ready["mounted"] = {path: _identity(path) for path in _mounted()}
+    ready["filtered"], ready["confined"] = confine()
     service.send(encode_json(frame.READY, 0, ready))
     # While the host reads READY, load what its first frame needs.
     from .commands import Commands  # noqa: F401

@@ -20,6 +20,7 @@ from contextlib import suppress
 
 from . import frame, processes
 from .commands import find_program
+from .confinement import confine, is_bound
 from .operation import Failure
 
 TYPE_CHECKING = False
@@ -341,6 +342,8 @@ def serve(source: int, sink: int) -> NoReturn:
     # Not blocking, like the other two: who reads slowly holds up only what is printed.
     os.set_blocking(2, False)
     try:
+        if is_bound() and not confine()[1]:
+            raise Failure("UNSUPPORTED", "it could make namespaces and mounts")
         code = Terminal(source, sink, 2).run()
     except (Failure, frame.FrameError, ValueError, KeyError, TypeError) as error:
         with suppress(OSError):

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import replace
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -56,6 +57,7 @@ from executor.frontends.options import (
     Toolset,
     Uid,
     Worktree,
+    WorktreeOrHere,
     WorktreeSkills,
     environment_of,
 )
@@ -71,6 +73,7 @@ from executor.frontends.running import (
     show,
     write_json,
     write_texts,
+    writing,
 )
 from executor.git import records
 from executor.git.tidying import tidy
@@ -166,7 +169,10 @@ def run(
     landing: Landing = None,
     report: Annotated[
         Path | None,
-        typer.Option("--report", help="File for what the loop made and left, as JSON."),
+        typer.Option(
+            "--report",
+            help="File for what the loop made and left, as JSON; not where the loop can write.",
+        ),
     ] = None,
 ) -> None:
     """Run the calls of a model, one JSON line each, and write one result line each.
@@ -222,9 +228,11 @@ async def _run(
 ) -> int:
     settings, catalog = settings_of(config)
     settings = settings.with_model(model)
-    spec = make(catalog)
+    spec = _one_worktree(make(catalog))
     require_outside(config or settings.config_file, spec)
+    require_outside(report, spec, "--report")
     source = _open_calls(calls)
+    told = _open_report(report)
     steps = Steps()
     try:
         async with Controller(settings, catalog, progress=steps, approver=terminal()) as controller:
@@ -237,21 +245,49 @@ async def _run(
                     await _answer(loop, lines.read(line))
                 if loop.completed is not None:
                     say(f"task completed: {loop.completed}")
-            _tell_report(loop.report, report)
+            _tell_report(loop.report, told)
     finally:
         steps.close()
         os.close(source)
+        if told is not None:
+            told.close()
     return OK
 
 
-def _tell_report(report: Report | None, file: Path | None) -> None:
+def _one_worktree(spec: LoopSpec) -> LoopSpec:
+    """The same; with a directory and a repository nobody could say which is meant.
+
+    Raises:
+        ConfigError: both are given.
+    """
+    if spec.repo is not None and str(spec.worktree):
+        raise ConfigError("give --worktree, or --repo with --branch, not both")
+    return spec
+
+
+def _open_report(file: Path | None) -> FileIO | None:
+    """The report's file, before anything runs: afterwards would be too late to say no."""
+    if file is None:
+        return None
+    try:
+        return open(file, "ab", buffering=0)
+    except OSError as error:
+        raise ConfigError(
+            f"--report: {file}: {error.strerror}; name a file that can be written"
+        ) from error
+
+
+def _tell_report(report: Report | None, file: FileIO | None = None) -> None:
     """What the loop made and left, for the person and for programs."""
     if report is None:
         return
     for sentence in report.sentences():
         say(sentence)
     if file is not None:
-        file.write_text(json.dumps(report.as_json(), indent=2) + "\n", "utf-8")
+        with writing():
+            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                file.truncate(0)
+            file.write(json.dumps(report.as_json(), indent=2).encode() + b"\n")
 
 
 @contextlib.asynccontextmanager
@@ -390,7 +426,7 @@ def call(
     arguments: Annotated[
         str, typer.Argument(metavar="[JSON]", help="The tool's arguments as a JSON object.")
     ] = "{}",
-    worktree: Worktree = ".",
+    worktree: WorktreeOrHere = None,
     toolset: Toolset = None,
     mode: ModeName = None,
     allow: Allow = None,
@@ -410,6 +446,11 @@ def call(
     seccomp: Seccomp = None,
     quota: Quota = None,
     disk: Disk = None,
+    repo: Repo = None,
+    branch: Branch = None,
+    git: GitSharing = None,
+    commit: Commit = None,
+    landing: Landing = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Print the text as it is, control characters too.")
     ] = False,
@@ -421,7 +462,7 @@ def call(
 
     def spec(catalog: Catalog) -> LoopSpec:
         return catalog.loop_spec(
-            worktree,
+            "." if worktree is None and repo is None else worktree or "",
             toolset=toolset,
             mode=mode,
             allow=tuple(allow or ()),
@@ -440,6 +481,9 @@ def call(
             seccomp=seccomp,
             quota=quota,
             disk_bytes=disk,
+            repo=repo,
+            branch=branch,
+            git={"sharing": git, "commit": commit, "landing": landing},
         )
 
     finish(lambda: _call(spec, config, tool, arguments, raw))
@@ -450,22 +494,22 @@ async def _call(
 ) -> int:
     given = _arguments(text)
     settings, catalog = settings_of(config)
-    spec = make(catalog)
+    spec = _one_worktree(make(catalog))
     require_outside(config or settings.config_file, spec)
     steps = Steps()
     try:
-        async with (
-            Controller(settings, catalog, progress=steps, approver=terminal()) as controller,
-            _opened(controller, spec) as loop,
-        ):
-            steps.close()
-            notices.tell(loop.capabilities, settings.state_directory)
-            await _read_first(loop, tool, given)
-            result = await loop.execute(Call("call", tool, given))
+        async with Controller(settings, catalog, progress=steps, approver=terminal()) as controller:
+            async with _opened(controller, spec) as loop:
+                steps.close()
+                notices.tell(loop.capabilities, settings.state_directory)
+                await _read_first(loop, tool, given)
+                result = await loop.execute(Call("call", tool, given))
+            report = loop.report
     finally:
         steps.close()
     content = raw_content(result) if is_raw else render_content(result)
     await write_texts((sys.stderr if result.is_error else sys.stdout, content))
+    _tell_report(report)
     return FAILED if result.is_error else OK
 
 

@@ -192,7 +192,8 @@ async def take_over(exec_id: str | None, *, advance: bool, collect: Collect | No
         collect: brings what never came out of the loop's own git directory.
     """
     state = Settings.load().state_directory
-    with _held(state, _choose(await _entries(), exec_id)) as entry:
+    entries = await _entries()
+    with _held(state, _choose(entries, exec_id)) as entry:
         arrival = await _arrived(entry, collect)
         record = entry.record
         landed = await land(
@@ -207,6 +208,8 @@ async def take_over(exec_id: str | None, *, advance: bool, collect: Collect | No
         known = {**record.landed, **landed.refs}
         entry.save(replace(record, landed=known, imported=is_whole))
         _tell_landed(record, landed)
+        if exec_id is None:
+            _tell_others(entry, entries)
         if is_whole and record.state is State.KEPT:
             await asyncio.to_thread(entry.remove)
     return FAILED if landed.conflict else OK
@@ -224,6 +227,20 @@ def _tell_landed(record: Record, landed: Landed) -> None:
         say(note)
     if landed.conflict is not None:
         say(landed.conflict)
+
+
+def _tell_others(taken: Entry, entries: Sequence[Entry]) -> None:
+    """The newest was taken for meant: what else is kept of the repository is not forgotten."""
+    origin = taken.record.common_directory
+    names = [
+        one.record.exec_id
+        for one in entries
+        if one.record.common_directory == origin
+        and one.record.state is not State.OPEN
+        and one.name != taken.name
+    ]
+    if names:
+        say(f"older loops are kept of this repository, too: {', '.join(names)}")
 
 
 async def _arrived(entry: Entry, collect: Collect | None) -> Arrival:

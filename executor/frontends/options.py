@@ -12,7 +12,20 @@ from executor.errors import ConfigError
 
 # Text, because an empty path would count as the current directory.
 Worktree = Annotated[
-    str, typer.Option("--worktree", help="Directory that the loop works in.", show_default=False)
+    str,
+    typer.Option(
+        "--worktree",
+        help="Directory that the loop works in; required unless --repo.",
+        show_default=False,
+    ),
+]
+WorktreeOrHere = Annotated[
+    str | None,
+    typer.Option(
+        "--worktree",
+        help="Directory that the loop works in; by default this one.",
+        show_default=False,
+    ),
 ]
 Toolset = Annotated[
     str | None,
@@ -127,7 +140,8 @@ Landing = Annotated[
     str | None,
     typer.Option(
         "--landing",
-        help="What is done with commits at the end: keep (aside, default), refs, branch.",
+        help="What is done with commits at the end: keep (aside, default), refs, branch (default "
+        "with --repo and --commit).",
     ),
 ]
 GitSharing = Annotated[

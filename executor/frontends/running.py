@@ -196,24 +196,27 @@ def settings_of(config: Path | None) -> tuple[Settings, Catalog]:
     return settings, load(config or settings.config_file)
 
 
-def require_outside(config: Path | None, spec: LoopSpec) -> None:
-    """Refuse a configuration that the loop could write: it has hooks, which run here.
+def require_outside(file: Path | None, spec: LoopSpec, option: str = "config") -> None:
+    """Refuse a file that the loop could rewrite, or swap for a link to another.
+
+    A configuration has hooks, which run here; a report is written where its name leads to.
 
     Args:
-        config: the file; None = there is none.
+        file: its name; None = there is none.
         spec: of the loop.
+        option: what names the file.
 
     Raises:
         ConfigError: the file lies in the worktree, or in a directory that is added writable.
     """
-    if config is None:
+    if file is None:
         return
-    place = Path(os.path.realpath(config))
+    places = Path(os.path.realpath(file)), Path(os.path.realpath(file.parent), file.name)
     for root in spec.writable:
-        if place.is_relative_to(os.path.realpath(root)):
+        if any(place.is_relative_to(os.path.realpath(root)) for place in places):
             where = "the worktree" if root == spec.worktree else root
             raise ConfigError(
-                f"config: {config} lies in {where}, where the loop can rewrite it; "
+                f"{option}: {file} lies in {where}, where the loop can rewrite it; "
                 "keep it elsewhere"
             )
 

@@ -77,7 +77,7 @@ def prepared(entry: Entry, directory: Path, users: ownership.UserMap) -> Questio
         directory=entry.private,
         pointer=pointer,
         stores=tuple(map(Path, record.stores)) if is_shared else (),
-        environment=private.environment(record.repository(), GitOptions()),
+        identities=record.identities if is_shared else (),
     )
     spec = LoopSpec(worktree=tree, exec_id=record.exec_id, uid=inside.uid, quota="none")
     return Question(spec, view, Placed(tree))

@@ -23,9 +23,10 @@ from typing import IO, Any
 
 from executor.errors import Code, SandboxError, ToolError
 from executor.git import objects, quarantine
+from executor.git.private import person_of
 from executor.git.program import Git
 from executor.git.quarantine import MOST_REFS, Offer
-from executor.git.values import Arrival, Box, ObjectFormat, Refused, Reply, Repository
+from executor.git.values import Arrival, Box, ObjectFormat, Person, Refused, Reply, Repository
 from executor.model import GitOptions, parse_size
 from executor.text import one_line
 
@@ -93,12 +94,12 @@ if [ -f "$GIT_DIR/index" ] && cp "$GIT_DIR/index" "$temporary"; then
         printf 'left index\n'
     fi
 fi
-[ "$3" = snapshot ] || { echo end; exit 0; }
+[ "${3-}" = snapshot ] || { echo end; exit 0; }
 
 export GIT_INDEX_FILE="$temporary"
 quietly="-c advice.addEmbeddedRepo=false -c core.safecrlf=false"
-: "${GIT_AUTHOR_NAME:=executor}" "${GIT_AUTHOR_EMAIL:=executor@localhost}"
-: "${GIT_COMMITTER_NAME:=executor}" "${GIT_COMMITTER_EMAIL:=executor@localhost}"
+: "${GIT_AUTHOR_NAME:=$4}" "${GIT_AUTHOR_EMAIL:=$5}"
+: "${GIT_COMMITTER_NAME:=$4}" "${GIT_COMMITTER_EMAIL:=$5}"
 export GIT_AUTHOR_NAME GIT_AUTHOR_EMAIL GIT_COMMITTER_NAME GIT_COMMITTER_EMAIL
 git $quietly add -u --ignore-errors . 1>&2 || echo 'left some'
 # A repository inside is listed with a slash at its end, which is ignored here.
@@ -166,7 +167,8 @@ async def collect(
         SandboxError: the box was lost.
         OSError: the host has no room for it.
     """
-    listing = await _list(box, repository, start, inside, snapshot=snapshot)
+    person = person_of(repository, options) if snapshot else None
+    listing = await _list(box, repository, start, inside, person)
     if listing is None:
         return None
     wanted = _news(listing, repository, start)
@@ -265,12 +267,23 @@ class _Listing:
 
 
 async def _list(
-    box: Box, repository: Repository, start: Mapping[str, str], inside: str, *, snapshot: bool
+    box: Box,
+    repository: Repository,
+    start: Mapping[str, str],
+    inside: str,
+    person: Person | None,
 ) -> _Listing | None:
-    """What is there; None where the image has no git, so that nothing was made."""
+    """What is there; None where the image has no git, so that nothing was made.
+
+    Args:
+        box, repository, start, inside: see `collect`.
+        person: who commits what is not committed; None = it is left.
+    """
     most = LISTING + _PER_REF * len(start)
     count = MOST_REFS + len(start)
-    arguments = [str(count + 1), str(MOST_STASHES), "snapshot" if snapshot else ""]
+    arguments = [str(count + 1), str(MOST_STASHES)]
+    if person is not None:
+        arguments += ["snapshot", person.name, person.email]
     answer = io.BytesIO()
     try:
         ended = await _run(

@@ -19,6 +19,7 @@ import logging
 import os
 import shutil
 import threading
+import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -152,7 +153,7 @@ class History:
             self._begin(self._repository)
 
     def _require_repository(self) -> None:
-        if self._options.commit or self._options.landing != "keep":
+        if self._options.commit or self._options.landing in ("refs", "branch"):
             raise ConfigError(
                 f"git: {self.spec.worktree} belongs to no repository, so nothing can be committed "
                 "or landed; run `git init` there, or leave these options out"
@@ -193,6 +194,7 @@ class History:
         await checkout.check_out(self._git, self._repository, branch, tree, self._entry.private)
         owner = self._owner_of_made()
         await asyncio.to_thread(private.give_away, tree, owner)
+        await _ticked()
         self.spec = replace(self.spec, worktree=tree)
 
     def _owner_of_made(self) -> Owner:
@@ -204,6 +206,11 @@ class History:
     async def _prepare(self, origin: Repository, directory: Path, *, is_exact: bool) -> None:
         assert self._git is not None, "a repository was found with it"
         await private.prepare(self._git, origin, directory, self._sharing, is_exact_stat=is_exact)
+
+    @property
+    def git_settings(self) -> bytes:
+        """What git reads in the loop's boxes, also where it has no repository there."""
+        return private.system_settings(self._repository, self._options)
 
     async def place(self, quota: Quota) -> None:
         """Write the loop's own git directory, where its quota wants it.
@@ -230,8 +237,8 @@ class History:
             directory=directory,
             pointer=self._pointer(entry, origin, owner),
             stores=origin.stores if self._sharing is Sharing.SHARED else (),
-            environment=private.environment(origin, self._options),
             described=_described(self._sharing),
+            identities=origin.identities if self._sharing is Sharing.SHARED else (),
         )
 
     def _owner_outside(self) -> Owner:
@@ -276,7 +283,8 @@ class History:
         )
         if made is not None:
             await self._take(box, snapshot=False)
-            await self._land()
+            if self._lands:
+                await self._land()
 
     async def collect(self, box: Box) -> None:
         """Take what the loop has made out of its box, before the last one is gone."""
@@ -341,12 +349,14 @@ class History:
     @property
     def _advances(self) -> bool:
         """Commits were asked for where they are expected: on the branch."""
-        wanted = self._options.landing
-        return wanted == "branch" or (wanted == "keep" and self._lands)
+        return self._lands and self._options.landing != "refs"
 
     @property
     def _lands(self) -> bool:
-        return self._options.landing != "keep" or self._options.commit or self.spec.repo is not None
+        wanted = self._options.landing
+        if wanted is None:
+            return self._options.commit or self.spec.repo is not None
+        return wanted != "keep"
 
     # ── after the last one ──
 
@@ -445,6 +455,13 @@ class History:
                 )
             finally:
                 os.close(root)
+
+
+async def _ticked() -> None:
+    """Wait for the clock of inodes: what is checked out was not changed by the loop."""
+    made = time.time_ns()
+    while before_now() <= made:
+        await asyncio.sleep(0.001)
 
 
 def _described(sharing: Sharing) -> str:

@@ -190,6 +190,10 @@ def settings(repository: Repository, is_exact_stat: bool) -> list[tuple[str, str
         ("core.bare", "false"),
         # Of a directory without a worktree of its own, git would keep no reflogs.
         ("core.logAllRefUpdates", "true"),
+        # The index may have a list of untracked files, and times of a file monitor. Both are of
+        # another place; unset, git would keep the first and warn at every `git status`.
+        ("core.untrackedCache", "false"),
+        ("core.fsmonitor", "false"),
         # The directory lives as long as the loop; packing it would be work for nothing.
         ("gc.auto", "0"),
         ("maintenance.auto", "false"),
@@ -379,41 +383,45 @@ def _give_files(directory: int, owner: Owner) -> list[str]:
     return below
 
 
-# ─── how commands find it ───────────────────────────────────────────────────────────
+# ─── what git is told beside ────────────────────────────────────────────────────────
 
 
-def environment(
+def system_settings(
     repository: Repository | None, options: GitOptions, *, workspace: str = MOUNT
-) -> dict[str, str]:
-    """Variables that every command in the box has.
+) -> bytes:
+    """What git in the box reads before any settings of the loop's, which so come before ours.
 
-    They hold in every repository inside, also in one that a loop makes or clones there.
+    It holds in every repository inside, also in one that a loop makes or clones there.
 
     Args:
         repository: whose private directory is there; None = none is.
         options: the loop's; its name and address come before the host's.
         workspace: where the worktree is in the box.
+
+    Raises:
+        GitError: a value that no configuration file can have.
     """
-    known = (repository.person if repository is not None else None) or NEUTRAL
-    name, email = options.name or known.name, options.email or known.email
-    found = {
-        "GIT_AUTHOR_NAME": name,
-        "GIT_AUTHOR_EMAIL": email,
-        "GIT_COMMITTER_NAME": name,
-        "GIT_COMMITTER_EMAIL": email,
-    }
-    places = [("safe.directory", place) for place in _places(repository, workspace)]
-    far = [(f"url.{_OUTSIDE}::{start}.insteadOf", start) for start in _FAR]
-    return found | variables([*places, (f"protocol.{_OUTSIDE}.allow", "always"), *far])
-
-
-def _places(repository: Repository | None, workspace: str) -> list[str]:
-    if repository is None:
-        return []
+    person = person_of(repository, options)
     # The second is what `git clone /workspace` asks for, the third a command that is started
     # in the directory itself.
     places = [workspace, f"{workspace}/.git"]
-    return places if repository.entry is not GitEntry.FILE else [*places, PRIVATE]
+    if repository is not None and repository.entry is GitEntry.FILE:
+        places.append(PRIVATE)
+    return configuration(
+        [
+            ("user.name", person.name),
+            ("user.email", person.email),
+            *(("safe.directory", place) for place in places),
+            (f"protocol.{_OUTSIDE}.allow", "always"),
+            *((f"url.{_OUTSIDE}::{start}.insteadOf", start) for start in _FAR),
+        ]
+    )
+
+
+def person_of(repository: Repository | None, options: GitOptions) -> Person:
+    """Who commits in the box if nobody says so in there."""
+    known = (repository.person if repository is not None else None) or NEUTRAL
+    return Person(options.name or known.name, options.email or known.email)
 
 
 def variables(settings: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -336,7 +336,8 @@ def _version(program: Path) -> tuple[int, int]:
             check=False,
         ).stdout.decode(errors="replace")
     except (OSError, subprocess.SubprocessError) as error:
-        raise ConfigError(f"git: {program} can't be run: {error}; install git") from error
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"git: {program} can't be run: {reason}; install git") from error
     match = _VERSION.match(told)
     if match is None:
         raise ConfigError(f"git: {program} does not say that it is git; name the right program")

@@ -20,12 +20,14 @@ import errno
 import os
 import re
 import secrets
+import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from executor.git import objects
+from executor.git.index import opened, take
 from executor.git.program import Done, Git
 from executor.git.values import REFS, Arrival, GitError, Refused, Repository
 from executor.sandbox import descent
@@ -274,9 +276,33 @@ class _Taking:
             raise Refused([f"git refuses the pack: {_said(done)}"])
         index = self._directory / "objects" / "pack" / f"pack-{made[1]}.idx"
         end = size - objects.DIGESTS[self._format]
-        return await asyncio.to_thread(
-            lambda: objects.packed(index.read_bytes(), self._format, end)
+        sent, made = await asyncio.to_thread(
+            lambda: [
+                objects.packed(index.read_bytes(), self._format, before)
+                for before in (end, sys.maxsize)
+            ]
         )
+        await self._check_borrowed(set(made) - set(sent))
+        return sent
+
+    async def _check_borrowed(self, names: Collection[bytes]) -> None:
+        """What git put into the pack, because deltas are made from it, is the origin's own.
+
+        Git here may read more than the origin's owner, who says what his stores borrow from:
+        a delta could bring him an object of somebody else whose name he knows.
+        """
+        owner = self._repository.owner
+        if not names or os.geteuid() or owner.uid == 0:
+            return
+        told = await self._git.output(
+            ["cat-file", "--batch-check=%(objectname)"],
+            git_directory=self._repository.git_directory,
+            owner=owner,
+            given=b"".join(b"%s\n" % name.hex().encode() for name in names),
+        )
+        strange = [line.split()[0] for line in told.decode().splitlines() if " " in line]
+        if strange:
+            raise Refused([f"it is made from objects that the origin lacks: {_some(strange)}"])
 
     async def _check_objects(self, sent: list[bytes]) -> None:
         """What was sent is not too large, unpacked, and no tree holds a strange name."""
@@ -455,9 +481,8 @@ def _make(directory: Path, repository: Repository) -> None:
     (directory / "HEAD").write_text("ref: refs/heads/none\n")
     lines = b"".join(_alternate(os.fsencode(store)) + b"\n" for store in repository.stores)
     (directory / "objects" / "info" / "alternates").write_bytes(lines)
-    if repository.shallow is not None:
-        with contextlib.suppress(FileNotFoundError):
-            (directory / "shallow").write_bytes(_shallow(repository.shallow, repository))
+    if repository.shallow is not None and (names := _shallow(repository.shallow, repository)):
+        (directory / "shallow").write_bytes(names)
 
 
 def _alternate(path: bytes) -> bytes:
@@ -470,9 +495,9 @@ def _alternate(path: bytes) -> bytes:
 
 def _shallow(path: Path, repository: Repository) -> bytes:
     """Where the origin's history is cut; nothing but names of objects."""
-    with path.open("rb") as file:
-        content = file.read(_MOST_SHALLOW)
-    names = content.decode("ascii", "replace").split("\n")
+    with opened(path.parent, repository.owner) as directory:
+        taken = take(directory, path.name, repository.owner, _MOST_SHALLOW)
+    names = taken.data.decode("ascii", "replace").split("\n") if taken is not None else []
     return "".join(
         f"{name}\n" for name in names if objects.is_name(name, repository.object_format)
     ).encode()

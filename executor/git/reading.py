@@ -45,6 +45,24 @@ async def may_use(path: Path, owner: Owner) -> bool:
     return await asyncio.to_thread(_is_open_to, path, owner)
 
 
+async def usable(path: Path, owner: Owner) -> tuple[int, int] | None:
+    """Device and inode of a directory that somebody may enter and list; None if he may not.
+
+    Who asks and what he sees are one: the path may lead elsewhere a moment later.
+    """
+    if os.geteuid() == 0 and owner.uid != 0:
+        script = 'cd -P -- "$1" && test -r . && exec stat -c "%d %i" .'
+        done = await as_owner(["/bin/sh", "-c", script, "sh", str(path)], owner)
+        if done.code != 0:
+            return None
+        device, inode = done.output.split()
+        return int(device), int(inode)
+    if not await may_use(path, owner):
+        return None
+    status = await asyncio.to_thread(os.stat, path)
+    return status.st_dev, status.st_ino
+
+
 async def _read_as(path: Path, owner: Owner, most: int) -> bytes | None:
     command = [
         "/usr/bin/dd",

@@ -86,6 +86,7 @@ class Record:
         branch, commit: where HEAD was at the start: a `Head`.
         refs: names and objects below `refs/heads` and `refs/tags` that it was shown.
         stores: object directories of the origin.
+        identities: device and inode of each of them.
         state: how far it has come.
         made: device and inode of the directory of the worktree that was made for it; None =
             it works in one of the user's.
@@ -112,6 +113,7 @@ class Record:
     commit: str | None
     refs: Mapping[str, str] = field(default_factory=dict)
     stores: tuple[str, ...] = ()
+    identities: tuple[tuple[int, int], ...] = ()
     state: State = State.OPEN
     made: tuple[int, int] | None = None
     came: Came | None = None
@@ -153,6 +155,7 @@ class Record:
             commit=repository.head.commit,
             refs=dict(repository.refs),
             stores=tuple(os.fspath(store) for store in repository.stores),
+            identities=repository.identities,
             sharing=sharing,
         )
 
@@ -185,6 +188,7 @@ class Record:
             entry=self.entry,
             owner=Owner(status.st_uid, status.st_gid),
             stores=tuple(Path(store) for store in self.stores),
+            identities=self.identities,
             object_format=self.object_format,
             head=Head(self.branch, self.commit),
             refs=self.refs,

@@ -51,6 +51,9 @@ class Report:
             found.append(f"the loop's worktree is kept: {self.worktree}")
         if self.commits:
             found.append(f"{_commits(self.commits)} {self._where()}")
+        rest = f"refs/loops/{self.exec_id}/uncommitted"
+        if self.landed is not None and rest in self.landed.refs:
+            found.append(f"what was left uncommitted is in {rest}")
         return [one_line(sentence) for sentence in found]
 
     def _where(self) -> str:

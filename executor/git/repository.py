@@ -20,7 +20,7 @@ from executor.errors import ConfigError
 from executor.git import listing, meaning
 from executor.git.listing import Entry
 from executor.git.program import Git
-from executor.git.reading import may_use, read
+from executor.git.reading import may_use, read, usable
 from executor.git.values import GitError, Head, ObjectFormat, Repository
 from executor.sandbox import ownership
 from executor.sandbox.container import Owner
@@ -31,6 +31,8 @@ _POINTER = re.compile(rb"gitdir: ([^\r\n\0]+)[\r\n]*")
 _POINTER_LIMIT = 4096
 _DEEPEST = 5
 """How many alternates lead from one to the next; git gives up there too."""
+_MOST_STORES = 64
+"""Each is a mount of every box."""
 _SHOWN = ("refs/heads", "refs/tags", "refs/remotes")
 _REFS_BYTES = 256 << 20
 _INDEX_BYTES = 1 << 30
@@ -40,6 +42,7 @@ _LFS = re.compile(rb"^[^#\n]*\sfilter=lfs\b", re.MULTILINE)
 _KNOWN = frozenset(
     {"noop", "objectformat", "worktreeconfig", "relativeworktrees", "preciousobjects"}
 )
+_PARTS = ("info", "logs", "objects", "objects/info", "objects/pack", "refs", "refs/heads")
 _OTHERWISE = "or choose git sharing `hidden`"
 _NAMED_AT_MOST = 5
 
@@ -79,7 +82,8 @@ async def discover_bare_or_not(git: Git, path: Path) -> Repository:
         real = await asyncio.to_thread(lambda: path.expanduser().resolve(strict=True))
         descriptor = os.open(real, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except (OSError, RuntimeError) as error:
-        raise ConfigError(f"repo: {path} can't be opened: {one_line(str(error))}") from error
+        reason = getattr(error, "strerror", None) or one_line(str(error))
+        raise ConfigError(f"repo: {path} can't be opened: {reason}; name a repository") from error
     with ownership.Worktree(real, descriptor) as worktree:
         if worktree.git is not GitEntry.NONE:
             return await _described(git, await _place(worktree))
@@ -114,6 +118,7 @@ async def _place(worktree: ownership.Worktree) -> _Place:
                 f"{part}; mend its modes, {_OTHERWISE}"
             )
     _check_way(common, owner, user)
+    await asyncio.to_thread(_check_parts, {directory, common}, owner, user)
     if not _is_repository(common) or not _exists(directory / "HEAD"):
         raise ConfigError(
             f"worktree: {directory} is no git repository; remove {path}/.git, {_OTHERWISE}"
@@ -183,6 +188,31 @@ def _check_way(common: Path, owner: Owner, user: Owner) -> None:
             )
 
 
+def _check_parts(directories: set[Path], owner: Owner, user: Owner) -> None:
+    """Nor may anybody else write what root's git reads there, and where it writes."""
+    if os.geteuid() != 0 or owner.uid != 0 or user.uid == 0:
+        return
+    for directory in directories:
+        for part in [directory, *(directory / name for name in _PARTS)]:
+            for path in _with_entries(part):
+                status = path.lstat()
+                is_link = stat.S_ISLNK(status.st_mode)
+                is_shared = status.st_mode & 0o002 or (status.st_mode & 0o020 and status.st_gid)
+                if status.st_uid != 0 or (is_shared and not is_link):
+                    raise ConfigError(
+                        f"worktree: its repository is root's, and others than root may write "
+                        f"{path}; give all of it to the worktree's owner, or take that "
+                        f"right away, {_OTHERWISE}"
+                    )
+
+
+def _with_entries(directory: Path) -> list[Path]:
+    """A directory and what is in it; nothing if there is none."""
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(directory) as entries:
+        return [directory, *(Path(entry.path) for entry in entries)]
+    return []
+
+
 async def _common(directory: Path, user: Owner) -> Path:
     """What the worktrees of a repository share; a linked one's directory names it."""
     told = await read(directory / "commondir", user, _POINTER_LIMIT)
@@ -247,7 +277,8 @@ async def _described(git: Git, place: _Place) -> Repository:
         worktree=place.worktree,
         entry=place.entry,
         owner=place.owner,
-        stores=stores,
+        stores=tuple(stores),
+        identities=tuple(stores.values()),
         object_format=_object_format(entries),
         head=head,
         refs=refs,
@@ -418,18 +449,25 @@ async def _check_objects(git: Git, place: _Place, head: Head) -> None:
 # ─── objects ────────────────────────────────────────────────────────────────────────
 
 
-async def _stores(place: _Place) -> tuple[tuple[Path, ...], list[str]]:
-    """Object directories, its own first, and what is to be said of those that are missing."""
+async def _stores(place: _Place) -> tuple[dict[Path, tuple[int, int]], list[str]]:
+    """Object directories and what they are, and what is to be said of those that are missing.
+
+    The own one is the first.
+    """
     own = await _resolved(place.common / "objects", f"the objects of {place.common}")
-    found: dict[Path, None] = {}
+    found: dict[Path, tuple[int, int]] = {}
     notices: list[str] = []
     waiting = [(own, 0)]
     while waiting:
         store, depth = waiting.pop(0)
         if store in found:
             continue
-        await _check_store(store, place)
-        found[store] = None
+        found[store] = await _check_store(store, place)
+        if len(found) > _MOST_STORES:
+            raise ConfigError(
+                f"git: {place.common} borrows objects from more than {_MOST_STORES} stores; run "
+                f"`git repack -a -d` in it and remove objects/info/alternates, {_OTHERWISE}"
+            )
         for line in await _alternates(store, place.owner):
             named = Path(os.path.normpath(store / os.fsdecode(line)))
             real = named.resolve()
@@ -439,16 +477,18 @@ async def _stores(place: _Place) -> tuple[tuple[Path, ...], list[str]]:
                 notices.append(f"The alternate object store {named} is missing.")
             else:
                 waiting.append((real, depth + 1))
-    return tuple(found), notices
+    return found, notices
 
 
-async def _check_store(store: Path, place: _Place) -> None:
+async def _check_store(store: Path, place: _Place) -> tuple[int, int]:
     """Whoever owns the worktree may have its box read it only if he may read it himself."""
-    if not await may_use(store, place.user):
+    identity = await usable(store, place.user)
+    if identity is None:
         raise ConfigError(
             f"git: the object store {store} of {place.common} can't be read by uid "
             f"{place.user.uid}, whose the worktree is; mend its modes, {_OTHERWISE}"
         )
+    return identity
 
 
 async def _alternates(store: Path, owner: Owner) -> list[bytes]:

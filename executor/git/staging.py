@@ -12,6 +12,7 @@ maker is dead.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import time
@@ -61,7 +62,7 @@ async def stage(git: Git, repository: Repository, tree: str, commit: str) -> Ind
         The index, locked; or, as text, why it can't be had.
     """
     try:
-        directory = os.open(repository.git_directory, _FLAGS)
+        directory = _opened(repository)
     except OSError as error:
         return f"its index can't be made: {repository.git_directory}: {error.strerror}"
     name = f"executor-index-{commit}"
@@ -102,7 +103,7 @@ async def mend(git: Git, repository: Repository) -> None:
     if repository.worktree is None:
         return
     try:
-        directory = os.open(repository.git_directory, _FLAGS)
+        directory = _opened(repository)
     except OSError:
         return
     try:
@@ -120,6 +121,20 @@ async def mend(git: Git, repository: Repository) -> None:
                     _drop(directory, name)
     finally:
         os.close(directory)
+
+
+def _opened(repository: Repository) -> int:
+    """The git directory: its owner's, since root links and renames in it.
+
+    Raises:
+        OSError: it can't be opened, or another user's was put there.
+    """
+    directory = os.open(repository.git_directory, _FLAGS)
+    uid = os.fstat(directory).st_uid
+    if os.geteuid() == 0 and uid != repository.owner.uid:
+        os.close(directory)
+        raise PermissionError(errno.EPERM, f"it belongs to uid {uid}")
+    return directory
 
 
 async def _make(git: Git, repository: Repository, directory: int, name: str, tree: str) -> None:

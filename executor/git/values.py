@@ -82,6 +82,7 @@ class Repository:
         entry: what the worktree's `.git` is; NONE = a bare repository.
         owner: whose the common directory is.
         stores: object directories, its own first, then alternates, each once.
+        identities: device and inode of each of them, as who may read it saw it.
         object_format: the hash of its objects.
         head: of the worktree.
         refs: object names by full names below `refs/heads`, `refs/tags` and `refs/remotes`.
@@ -117,6 +118,7 @@ class Repository:
     submodules: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
+    identities: tuple[tuple[int, int], ...] = ()
 
 
 class Reply(Protocol):

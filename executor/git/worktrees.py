@@ -1,4 +1,8 @@
-"""Which worktree of a repository has a branch: read by ourselves, nothing of git is run there."""
+"""Which worktree of a repository has a branch: read by ourselves, nothing of git is run there.
+
+Whoever owns the repository may have put a link to anybody's file there, and what is read is shown
+to him: so no link is followed, and nothing is read that he could not read himself.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from executor.git.index import opened, take
 from executor.git.program import Git
-from executor.git.values import Repository
+from executor.git.values import GitError, Repository
+from executor.sandbox.container import Owner
 
 _MOST = 1 << 20
 _STUB = "refs/heads/.invalid"
@@ -25,16 +31,17 @@ async def holder(git: Git, repository: Repository, branch: str) -> Path | None:
         repository: its own worktree is not looked at.
         branch: full name.
     """
+    owner = repository.owner
     for directory in _others(repository):
-        head = _read(directory / "HEAD").strip()
+        head = _read(directory / "HEAD", owner).strip()
         if head == f"ref: {_STUB}":
             done = await git.run(
-                ["symbolic-ref", "-q", "HEAD"], git_directory=directory, owner=repository.owner
+                ["symbolic-ref", "-q", "HEAD"], git_directory=directory, owner=owner
             )
             head = "ref: " + os.fsdecode(done.output).strip()
         if head == f"ref: {branch}" and await _has_files(git, repository, directory):
             return _place(repository, directory)
-        if _is_busy(directory, branch):
+        if _is_busy(directory, branch, owner):
             return _place(repository, directory)
     return None
 
@@ -70,28 +77,25 @@ async def _has_files(git: Git, repository: Repository, directory: Path) -> bool:
     return told.output.strip() != b"true"
 
 
-def _is_busy(directory: Path, branch: str) -> bool:
-    if any(branch in _read(directory / name).split("\n") for name in _BUSY):
+def _is_busy(directory: Path, branch: str, owner: Owner) -> bool:
+    if any(branch in _read(directory / name, owner).split("\n") for name in _BUSY):
         return True
-    return _read(directory / "BISECT_START").strip() == branch.removeprefix("refs/heads/")
+    return _read(directory / "BISECT_START", owner).strip() == branch.removeprefix("refs/heads/")
 
 
 def _place(repository: Repository, directory: Path) -> Path:
     """The worktree that a git directory belongs to, for a person."""
     if directory == repository.common_directory:
         return directory.parent if directory.name == ".git" else directory
-    pointer = _read(directory / "gitdir").strip()
+    pointer = _read(directory / "gitdir", repository.owner).strip()
     return Path(pointer).parent if pointer else directory
 
 
-def _read(path: Path) -> str:
+def _read(path: Path, owner: Owner) -> str:
+    """A file's text; empty if there is none that the repository's owner may read."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
+        with opened(path.parent, owner) as directory:
+            taken = take(directory, path.name, owner, _MOST)
+    except GitError:
         return ""
-    try:
-        return os.fsdecode(os.read(descriptor, _MOST))
-    except OSError:
-        return ""
-    finally:
-        os.close(descriptor)
+    return os.fsdecode(taken.data) if taken is not None else ""

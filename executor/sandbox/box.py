@@ -71,6 +71,7 @@ class Host:
         quota: the loop's, where several boxes of one loop share it; None = a box's own.
         results: the directory of the loop's long outputs; None = there is none.
         git: what the loop has of git; None = it is covered.
+        git_settings: git's configuration in the box, after the image's own.
         notices: what else a person should be told, one sentence each.
     """
 
@@ -81,6 +82,7 @@ class Host:
     quota: Quota | None = None
     results: Path | None = None
     git: container.GitView | None = None
+    git_settings: bytes = b""
     notices: tuple[str, ...] = ()
 
 
@@ -219,6 +221,7 @@ class _Opening:
         self.quota = host.quota or Quota()
         self.results = host.results
         self.git = host.git
+        self.git_settings = host.git_settings
         self.notices = host.notices
         self.beside: list[ownership.Worktree] = []
         self.admission = gate.admit(host.policy, host.engine.facts, spec.runtime)
@@ -279,13 +282,19 @@ class _Opening:
             ready = await connection.hello(self._settings(owner, image), START_TIMEOUT)
         except AgentLost as error:
             raise NotStarted(f"The box did not come up: {error}") from error
+        if fault := seccomp.unconfined(ready):
+            raise NotStarted(fault)
         self.worktree.check_mounted(ready.get("mounted"), plan.files.passwd)
         for mounted, one in zip(self.beside, plan.beside, strict=True):
             mounted.check_mounted(ready.get("mounted"), plan.files.passwd, one.target)
+        ownership.check_stores(ready.get("mounted"), plan)
         if facts.apparmor or facts.selinux:
             # Which profile is in force is known once it runs.
             made = await self.engine.inspect(self.id)
-        is_there = self._capabilities(owner, warnings, request, made)
+        is_there = {
+            **self._capabilities(owner, warnings, request, made),
+            "seccomp": seccomp.described(self.spec, facts, ready),
+        }
         self.sandbox = Sandbox(self.id, self.name, connection, is_there)
         self.quota.guard(connection.lose)
         return self.sandbox
@@ -310,7 +319,11 @@ class _Opening:
             image=image,
             runtime_volume=volume,
             files=ownership.write_files(
-                directory, owner, self.worktree.git, self.users.outside(owner)
+                directory,
+                owner,
+                self.worktree.git,
+                self.users.outside(owner),
+                self.git_settings,
             ),
             labels=self._labels(),
             facts=self.engine.facts,
@@ -367,9 +380,7 @@ class _Opening:
             "scratch": SCRATCH,
             "box": self.nonce,
             "memory": self.spec.limits.memory_bytes,
-            "environment": command_environment(
-                self.spec, user, image.environment, self.git.environment if self.git else None
-            ),
+            "environment": command_environment(self.spec, user, image.environment),
             "roots": self._roots(),
         }
 
@@ -400,7 +411,6 @@ class _Opening:
             **capabilities.describe(
                 facts, request, made, self.users.outside(owner), notices, about_engine
             ),
-            "seccomp": seccomp.described(self.spec, facts),
             "quota": self.quota.described,
             "git": self.git.described if self.git is not None else "none",
         }

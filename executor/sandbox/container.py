@@ -37,6 +37,7 @@ from executor.model import (
     DIRECTORIES,
     GIT_DIRECTORY,
     GIT_OBJECTS,
+    GIT_SETTINGS,
     MOUNT,
     RESULTS,
     LoopSpec,
@@ -174,12 +175,14 @@ class Files:
     """Generated files on the engine's machine that are bound over the image's.
 
     Attributes:
+        git_settings: what git reads before any other settings.
         git: file or directory that covers the worktree's `.git`; None = it has none.
     """
 
     passwd: Path
     group: Path
     hosts: Path
+    git_settings: Path
     git: Path | None = None
 
 
@@ -209,15 +212,15 @@ class GitView:
         pointer: a file that is bound over the worktree's `.git` and points to that directory;
             None = the directory is bound there itself.
         stores: object directories of the origin, read-only in the box.
-        environment: variables for every command.
+        identities: device and inode that each of them must have there.
         described: for `capabilities`.
     """
 
     directory: Path
     pointer: Path | None = None
     stores: tuple[Path, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
     described: str = "own"
+    identities: tuple[tuple[int, int], ...] = ()
 
     @property
     def inside(self) -> str:
@@ -290,7 +293,7 @@ def create_request(plan: Plan) -> dict[str, Any]:
     if faults:
         raise ConfigError(faults)
     memory = plan.spec.limits.memory_bytes
-    profile = plan.seccomp or seccomp.profile(plan.spec.seccomp, plan.facts.architecture)
+    profile = plan.seccomp or seccomp.profile_of(plan.spec, plan.facts)
     sizes = memory_files(memory, covered_volumes(plan.image.volumes), plan.sizes)
     request: dict[str, Any] = {
         "Image": plan.image.reference,
@@ -583,6 +586,7 @@ def _clean(path: str) -> PurePosixPath:
 def _mounts(plan: Plan) -> list[dict[str, Any]]:
     files = plan.files
     read_only = {"/etc/passwd": files.passwd, "/etc/group": files.group, "/etc/hosts": files.hosts}
+    read_only[GIT_SETTINGS] = files.git_settings
     if files.git is not None and plan.git is None:
         read_only[f"{MOUNT}/.git"] = files.git
     if plan.results is not None:

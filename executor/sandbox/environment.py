@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from executor.model import LoopSpec
+from executor.model import GIT_SETTINGS, LoopSpec
 from executor.sandbox.container import HOME, RUNTIME
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -39,14 +39,12 @@ def command_environment(
     spec: LoopSpec,
     user: str,
     image_environment: Iterable[str] = (),
-    git: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """What every command of the loop starts with; the agent adds the call's own.
 
     Args:
         user: name of the box's uid (`ownership.user_name`).
         image_environment: the image's `NAME=value` entries.
-        git: variables for git (`container.GitView`).
     """
     image = _kept(image_environment)
     # nproc and most thread pools see all of the machine's cores, not the box's share.
@@ -65,11 +63,13 @@ def command_environment(
         "GIT_PAGER": "cat",
         "EDITOR": EDITOR,
         "GIT_TERMINAL_PROMPT": "0",
+        # Settings by variables would outdo those that a test suite gives its repositories.
+        "GIT_CONFIG_SYSTEM": GIT_SETTINGS,
         "DEBIAN_FRONTEND": "noninteractive",
         "OMP_NUM_THREADS": cores,
         "GOMAXPROCS": cores,
     }
-    return {**image, **own, **(git or {}), **spec.environment}
+    return {**image, **own, **spec.environment}
 
 
 def _kept(entries: Iterable[str]) -> dict[str, str]:

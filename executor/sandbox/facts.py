@@ -27,6 +27,8 @@ _RUNTIME_COMPONENT = re.compile(r"runc|OCI Runtime \((?P<name>[\w.-]+)\)")
 _OWN_KERNEL = re.compile(r"(containerd-shim-|io\.containerd\.)?(runsc|kata|krun)\b[\w.-]*")
 _GVISOR = re.compile(r"(containerd-shim-|io\.containerd\.)?runsc\b[\w.-]*")
 _RUNC = re.compile(r"(containerd-shim-|io\.containerd\.)?runc\b[\w.-]*")
+_FLAG = "--oci-seccomp"
+_SAYS_YES = re.compile(r"--oci-seccomp(=(1|t|T|true|TRUE|True))?")
 _REMAPPED_ROOT = re.compile(r"(\d{1,10})\.(\d{1,10})")
 
 Version = tuple[int, ...]
@@ -59,6 +61,8 @@ class EngineFacts:
         runtimes: the names that a loop may give.
         programs: name of a runtime → path of its program, or its type where the engine
             names that; a name that says nothing more is not in here.
+        arguments: name of a runtime → what its program is started with; a runtime of which
+            the engine does not tell that is not in here.
         storage_driver: e.g. `overlay2`.
         root_directory: where it keeps its data, on its own machine.
         architecture: as `uname -m` says, e.g. `x86_64`.
@@ -92,6 +96,7 @@ class EngineFacts:
     memory: int
     warnings: tuple[str, ...]
     programs: Mapping[str, str] = field(default_factory=dict)
+    arguments: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def seccomp(self) -> bool:
@@ -169,6 +174,15 @@ class EngineFacts:
         """System calls of this runtime's boxes are served by gVisor."""
         return _GVISOR.fullmatch(self.program_of(runtime)) is not None
 
+    def ignores_seccomp(self, runtime: str) -> bool:
+        """It is known to leave profiles of system calls unused: gVisor that was not asked."""
+        told = self.arguments.get(runtime)
+        if not self.is_gvisor(runtime) or told is None:
+            return False
+        given = ["--" + text.lstrip("-") for text in told]
+        flags = [one for one in given if one.partition("=")[0] == _FLAG]
+        return not flags or _SAYS_YES.fullmatch(flags[-1]) is None
+
     def is_runc(self, runtime: str) -> bool:
         """It is runc, under whatever name."""
         return _RUNC.fullmatch(self.program_of(runtime)) is not None
@@ -216,6 +230,7 @@ def parse_facts(address: str, version: Mapping[str, Any], info: Mapping[str, Any
         default_runtime=str(info.get("DefaultRuntime") or ""),
         runtimes=tuple(sorted(info.get("Runtimes") or {})),
         programs=_programs(info.get("Runtimes") or {}),
+        arguments={} if podman else _arguments(info.get("Runtimes") or {}),
         storage_driver=str(info.get("Driver") or ""),
         root_directory=str(info.get("DockerRootDir") or ""),
         operating_system=str(info.get("OperatingSystem") or ""),
@@ -245,6 +260,15 @@ def _programs(runtimes: Mapping[str, Any]) -> dict[str, str]:
         if program := str(given.get("path") or given.get("runtimeType") or ""):
             found[name] = program
     return found
+
+
+def _arguments(runtimes: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Docker tells them of a program, and leaves out an empty list; of a shim nobody does."""
+    return {
+        name: tuple(map(str, entry.get("runtimeArgs") or ()))
+        for name, entry in runtimes.items()
+        if isinstance(entry, dict) and entry.get("path")
+    }
 
 
 def _security(info: Mapping[str, Any]) -> frozenset[str]:

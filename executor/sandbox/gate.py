@@ -222,7 +222,7 @@ def judge_runtime(policy: Policy, facts: EngineFacts, runtime: str) -> Verdict:
     """
     if facts.runtimes and runtime not in facts.runtimes:
         return Verdict()
-    refusals, warnings, overrides = [], [], []
+    refusals, warnings, overrides = unfiltered_faults(facts, runtime), [], []
     if policy.tenancy == "multi" and not facts.has_own_kernel(runtime):
         text = _shared(facts, runtime)
         if policy.allow_shared_kernel:
@@ -241,6 +241,22 @@ def judge_runtime(policy: Policy, facts: EngineFacts, runtime: str) -> Verdict:
             "runtime, or name another one"
         )
     return Verdict(tuple(refusals), tuple(warnings), tuple(overrides))
+
+
+def unfiltered_faults(facts: EngineFacts, runtime: str) -> list[str]:
+    """Why the profile of system calls would not be in force with this runtime.
+
+    Of an engine that does not tell how it starts gVisor nothing is known here; what such a
+    box can do is tried in it (`seccomp.unconfined`).
+    """
+    if not facts.ignores_seccomp(runtime):
+        return []
+    return [
+        f"the runtime {runtime} of {_named(facts)} is gVisor without the argument --oci-seccomp, "
+        "so it leaves the profile of system calls unused, and a command could write what is "
+        "mounted read-only: run `make gvisor`, or add --oci-seccomp to the runtimeArgs of "
+        f"{runtime} in the engine's daemon.json and send its process HUP"
+    ]
 
 
 def _shared(facts: EngineFacts, runtime: str) -> str:

@@ -19,13 +19,14 @@ from enum import StrEnum
 from pathlib import Path
 
 from executor.errors import ConfigError, ForbiddenMount, SandboxUnavailable
-from executor.model import MOUNT
+from executor.model import GIT_OBJECTS, MOUNT
 from executor.sandbox.container import (
     FORBIDDEN,
     HOME,
     Ceilings,
     Files,
     Owner,
+    Plan,
     mount_faults,
 )
 from executor.sandbox.facts import EngineFacts
@@ -109,16 +110,7 @@ class Worktree:
         Raises:
             SandboxUnavailable: it is another directory.
         """
-        known = passwd.stat()
-        if not isinstance(mounted, dict):
-            return
-        if mounted.get("/etc/passwd") != [known.st_dev, known.st_ino]:
-            return
-        if mounted.get(target) != list(self._identity):
-            raise SandboxUnavailable(
-                f"The worktree {self.path} was replaced while its box was made: "
-                "another directory is mounted in it"
-            )
+        check_mounted(mounted, passwd, target, self._identity, f"The worktree {self.path}")
 
     def readable(self) -> int:
         """A descriptor that the directory can be listed with; the caller closes it.
@@ -140,6 +132,46 @@ class Worktree:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def check_mounted(
+    mounted: object, passwd: Path, target: str, identity: tuple[int, int], what: str
+) -> None:
+    """Checks that what the box sees somewhere is the directory that is meant.
+
+    Args:
+        mounted: as of `Worktree.check_mounted`.
+        passwd: as there.
+        target: where it was to be mounted.
+        identity: device and inode of the one that is meant.
+        what: it, for a person.
+
+    Raises:
+        SandboxUnavailable: it is another directory.
+    """
+    known = passwd.stat()
+    if not isinstance(mounted, dict):
+        return
+    if mounted.get("/etc/passwd") != [known.st_dev, known.st_ino]:
+        return
+    if mounted.get(target) != list(identity):
+        raise SandboxUnavailable(
+            f"{what} was replaced while its box was made: another directory is mounted in it"
+        )
+
+
+def check_stores(mounted: object, plan: Plan) -> None:
+    """Checks that the box has the object stores that were found, and none of somebody else.
+
+    Raises:
+        SandboxUnavailable: the way to one was led elsewhere meanwhile.
+    """
+    if plan.git is None:
+        return
+    pairs = zip(plan.git.stores, plan.git.identities, strict=False)
+    for number, (store, identity) in enumerate(pairs):
+        target = f"{GIT_OBJECTS}/{number}"
+        check_mounted(mounted, plan.files.passwd, target, identity, f"The object store {store}")
 
 
 def open_worktree(path: Path | str, forbidden: Iterable[Path] = ()) -> Worktree:
@@ -463,20 +495,27 @@ def _pointed(worktree: Path, descriptor: int) -> Path | None:
 
 
 def write_files(
-    directory: Path, owner: Owner, git: GitEntry, outside: Owner | None = None
+    directory: Path,
+    owner: Owner,
+    git: GitEntry,
+    outside: Owner | None = None,
+    git_settings: bytes = b"",
 ) -> Files:
     """Writes what is bound over the image's files; readable by every uid.
 
     Args:
         directory: ours alone; what it holds of an earlier call is replaced.
         owner: whose the box is, as seen inside.
+        git: what the worktree's `.git` is.
         outside: the same as seen outside; None = no difference.
+        git_settings: git's configuration, to come after the image's own.
     """
     outside = outside or owner
     files = Files(
-        passwd=_write(directory / "passwd", passwd(owner)),
-        group=_write(directory / "group", group(owner)),
+        passwd=_write(directory / "passwd", passwd(owner).encode()),
+        group=_write(directory / "group", group(owner).encode()),
         hosts=_write(directory / "hosts", HOSTS),
+        git_settings=_write(directory / "gitconfig", IMAGE_SETTINGS + git_settings),
         git=_cover(directory, git),
     )
     if files.git is not None:
@@ -504,7 +543,9 @@ def _give_away(path: Path, outside: Owner) -> None:
         os.chown(path, outside.uid, outside.gid, follow_symlinks=False)
 
 
-HOSTS = "127.0.0.1 localhost sandbox\n::1 localhost ip6-localhost ip6-loopback\n"
+HOSTS = b"127.0.0.1 localhost sandbox\n::1 localhost ip6-localhost ip6-loopback\n"
+IMAGE_SETTINGS = b"[include]\n\tpath = /etc/gitconfig\n"
+"""An image without that file is none the worse (git-config(1), "Includes")."""
 
 
 def passwd(owner: Owner) -> str:
@@ -524,18 +565,18 @@ def group(owner: Owner) -> str:
     return "".join(f"{names[gid]}:x:{gid}:\n" for gid in sorted(names))
 
 
-def _write(path: Path, text: str) -> Path:
+def _write(path: Path, content: bytes) -> Path:
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
         os.fchmod(descriptor, 0o444)
     return path
 
 
 def _cover(directory: Path, git: GitEntry) -> Path | None:
     if git is GitEntry.FILE:
-        return _write(directory / "git-file", POINTER)
+        return _write(directory / "git-file", POINTER.encode())
     if git is GitEntry.DIRECTORY:
         path = directory / "git-directory"
         path.mkdir(exist_ok=True)

@@ -72,7 +72,8 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
     agent = Agent(tmp_path)
     kind, _, payload = agent.take()
     assert kind == frame.READY
-    assert set(json.loads(payload)) == {"hash", "pid", "python", "mounted"}
+    words = {"hash", "pid", "python", "mounted", "filtered", "confined"}
+    assert set(json.loads(payload)) == words
     agent.send(encode_json(frame.HELLO, 0, agent.hello))
     yield agent
     assert agent.child.stdin is not None

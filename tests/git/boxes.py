@@ -18,7 +18,7 @@ from executor.git import private
 from executor.git.program import Git
 from executor.git.repository import discover
 from executor.git.values import OBJECTS, PRIVATE, Repository, Sharing
-from executor.model import GitOptions
+from executor.model import GIT_SETTINGS, GitOptions
 from executor.sandbox import images
 from executor.sandbox.container import Owner
 from executor.sandbox.engine import Engine
@@ -178,11 +178,14 @@ def inside(
     if sharing is Sharing.SHARED:
         for number, store in enumerate(repository.stores):
             command += ["--volume", f"{store}:{OBJECTS}/{number}:ro"]
+    settings = private.system_settings(repository, options or GitOptions())
+    (directory.parent / "gitconfig").write_bytes(settings)
+    command += ["--volume", f"{directory.parent}/gitconfig:{GIT_SETTINGS}:ro"]
     variables = {
         "HOME": "/tmp",
         "PATH": "/usr/local/bin:/usr/bin:/bin:/opt/executor/bin",
         "EDITOR": "true",
-        **private.environment(repository, options or GitOptions()),
+        "GIT_CONFIG_SYSTEM": GIT_SETTINGS,
     }
     for name, value in variables.items():
         command += ["--env", f"{name}={value}"]

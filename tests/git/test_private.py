@@ -563,22 +563,39 @@ PLAIN = Repository(
 )
 def test_who_commits(person: Person | None, options: GitOptions, expected: tuple[str, str]) -> None:
     """The loop's options come before the host's configuration, and a neutral name is last."""
-    found = private.environment(replace(PLAIN, person=person), options)
-    assert (found["GIT_AUTHOR_NAME"], found["GIT_AUTHOR_EMAIL"]) == expected
-    assert (found["GIT_COMMITTER_NAME"], found["GIT_COMMITTER_EMAIL"]) == expected
+    told = private.system_settings(replace(PLAIN, person=person), options)
+    assert (values(told, "user.name"), values(told, "user.email")) == ([expected[0]], [expected[1]])
+
+
+def values(configured: bytes, key: str) -> list[str]:
+    """What git reads in a configuration file."""
+    done = subprocess.run(
+        ["git", "config", "--file", "-", "-z", "--get-all", key],
+        input=configured,
+        env=USER,
+        capture_output=True,
+        check=True,
+    )
+    return os.fsdecode(done.stdout).split("\0")[:-1]
 
 
 def test_only_exact_paths_are_safe() -> None:
-    """No `safe.directory` is a pattern."""
-    found = private.environment(PLAIN, GitOptions())
-    numbers = range(int(found["GIT_CONFIG_COUNT"]))
-    pairs = [(found[f"GIT_CONFIG_KEY_{n}"], found[f"GIT_CONFIG_VALUE_{n}"]) for n in numbers]
-    safe = [value for key, value in pairs if key == "safe.directory"]
+    """79: no `safe.directory` is a pattern."""
+    safe = values(private.system_settings(PLAIN, GitOptions()), "safe.directory")
     assert safe == ["/workspace", "/workspace/.git", "/run/executor/git"]
+
+
+@pytest.mark.parametrize("name", ['"; [core]\n\tpager = x', "a\\", " # ", "[x]", "\N{SNOWMAN}"])
+def test_a_name_stays_a_name(name: str) -> None:
+    """Whatever stands in a name, it is one value and no other setting."""
+    told = private.system_settings(None, GitOptions(name=name))
+    assert values(told, "user.name") == [name]
+    with pytest.raises(subprocess.CalledProcessError):
+        values(told, "core.pager")
 
 
 def test_without_a_repository_there_is_an_identity() -> None:
     """A `git init` in a plain directory can be committed to."""
-    found = private.environment(None, GitOptions())
-    assert found["GIT_AUTHOR_NAME"] == "executor"
-    assert "safe.directory" not in found.values()
+    told = private.system_settings(None, GitOptions())
+    assert values(told, "user.name") == ["executor"]
+    assert values(told, "safe.directory") == ["/workspace", "/workspace/.git"]

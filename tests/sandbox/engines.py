@@ -147,7 +147,7 @@ REMAPPED: tuple[Reply, Reply] = (
     },
 )
 
-# Captured: DOCKER_20 once gVisor was registered.
+# Captured: DOCKER_20 once gVisor was registered by scripts/gvisor.sh.
 GVISOR_20: tuple[Reply, Reply] = (
     DOCKER_20[0],
     {
@@ -156,7 +156,7 @@ GVISOR_20: tuple[Reply, Reply] = (
             "runc": {"path": "runc"},
             "runsc": {
                 "path": "/usr/local/bin/runsc",
-                "runtimeArgs": ["--platform=systrap", "--network=none"],
+                "runtimeArgs": ["--platform=systrap", "--network=none", "--oci-seccomp"],
             },
         },
     },

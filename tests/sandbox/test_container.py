@@ -206,6 +206,7 @@ def test_every_field_is_decided() -> None:
                 bind("/s/passwd", "/etc/passwd", True),
                 bind("/s/group", "/etc/group", True),
                 bind("/s/hosts", "/etc/hosts", True),
+                bind("/s/gitconfig", "/run/executor/gitconfig", True),
             ],
         },
     }
@@ -261,7 +262,8 @@ def test_mount_options_follow_the_api(
 
 def test_git_is_covered_read_only() -> None:
     """Where the worktree has a `.git`, a generated one lies over it."""
-    files = Files(Path("/s/p"), Path("/s/g"), Path("/s/h"), git=Path("/s/git"))
+    places = (Path("/s/p"), Path("/s/g"), Path("/s/h"), Path("/s/gitconfig"))
+    files = Files(*places, git=Path("/s/git"))
     mounts = create_request(plan(files=files))["HostConfig"]["Mounts"]
     assert mounts[-1] == bind("/s/git", "/workspace/.git", True)
 

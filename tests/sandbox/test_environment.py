@@ -33,6 +33,7 @@ def test_every_variable_is_documented_here() -> None:
         "GIT_PAGER": "cat",
         "EDITOR": EDITOR,
         "GIT_TERMINAL_PROMPT": "0",
+        "GIT_CONFIG_SYSTEM": "/run/executor/gitconfig",
         "DEBIAN_FRONTEND": "noninteractive",
         "OMP_NUM_THREADS": "2",
         "GOMAXPROCS": "2",

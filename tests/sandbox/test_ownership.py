@@ -395,13 +395,14 @@ def test_generated_files_are_readable_by_any_uid_and_written_anew(tmp_path: Path
     files = ownership.write_files(tmp_path, owner, GitEntry.FILE)
     files.hosts.unlink()
     files.hosts.symlink_to("/etc/hostname")
-    again = ownership.write_files(tmp_path, owner, GitEntry.FILE)
+    again = ownership.write_files(tmp_path, owner, GitEntry.FILE, git_settings=b"[user]\n")
     assert again == files
-    for path in (files.passwd, files.group, files.hosts, files.git):
+    for path in (files.passwd, files.group, files.hosts, files.git_settings, files.git):
         assert path is not None
         assert not path.is_symlink()
         assert path.stat().st_mode & 0o777 == 0o444
-    assert files.hosts.read_text() == ownership.HOSTS
+    assert files.hosts.read_bytes() == ownership.HOSTS
+    assert files.git_settings.read_text() == "[include]\n\tpath = /etc/gitconfig\n[user]\n"
 
 
 def test_ceilings_are_this_process_hard_limits() -> None:

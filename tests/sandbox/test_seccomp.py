@@ -253,6 +253,7 @@ def test_everything_but_leaves_out_nothing_else(values: set[int], other: int, bi
 def _source(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "groups.toml"
     remarks = '[[refused]]\nreason=""\ncalls=[]\n[[foreign]]\nreason=""\ncalls=[]\n'
+    remarks += '[[closed]]\nreason=""\ncalls=[]\n'
     path.write_text(text + remarks)
     return path
 
@@ -353,20 +354,104 @@ def test_another_machine_gets_no_box(architecture: str) -> None:
         create_request(plan(facts=facts(architecture=architecture)))
 
 
+_OWN = "the agent's own (no namespaces and mounts; none of our profiles, gVisor answers the rest)"
+_NAMED = "strict for gVisor (ours: what is refused by name)"
+
+
 @pytest.mark.parametrize(
-    ("runtime", "default", "security", "text"),
+    ("runtime", "default", "security", "ready", "text"),
     [
-        (None, "runc", {"seccomp"}, "strict (ours)"),
-        ("runc", "runsc", {"seccomp"}, "strict (ours)"),
-        ("runsc", "runc", {"seccomp"}, "none of ours (gVisor answers system calls itself)"),
-        (None, "runsc", {"seccomp"}, "none of ours (gVisor answers system calls itself)"),
-        (None, "runc", set(), "none"),
+        (None, "runc", {"seccomp"}, {"filtered": True}, "strict (ours)"),
+        ("runc", "runsc", {"seccomp"}, {"filtered": True}, "strict (ours)"),
+        ("runsc", "runc", {"seccomp"}, {"filtered": True}, _NAMED),
+        ("runsc", "runc", {"seccomp"}, {"filtered": False}, _OWN),
+        ("runsc", "runc", {"seccomp"}, {"filtered": "yes"}, _OWN),
+        (None, "runsc", {"seccomp"}, {}, _OWN),
+        (None, "runc", set(), {"filtered": True}, "none"),
     ],
 )
 def test_nothing_is_claimed_that_is_not_in_force(
-    runtime: str | None, default: str, security: set[str], text: str
+    runtime: str | None, default: str, security: set[str], ready: dict[str, Any], text: str
 ) -> None:
     """`capabilities` says whether our profile filters the box's calls."""
     spec = LoopSpec(worktree="/srv/work", seccomp="strict", runtime=runtime)
     engine = facts(default_runtime=default, security=frozenset(security))
-    assert seccomp.described(spec, engine) == text
+    assert seccomp.described(spec, engine, ready) == text
+
+
+@pytest.mark.parametrize(
+    ("ready", "is_used"),
+    [
+        ({"confined": True}, True),
+        ({"confined": False}, False),
+        ({}, False),
+        ({"confined": 1}, False),
+    ],
+)
+def test_a_box_has_to_say_that_it_is_confined(ready: dict[str, Any], is_used: bool) -> None:
+    """Silence is no proof; the sentence has the mend."""
+    fault = seccomp.unconfined(ready)
+    assert (fault == "") is is_used
+    assert is_used or "--oci-seccomp (`make gvisor` does)" in fault
+
+
+# ─── gVisor's ───────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("name", "machine"), PROFILES)
+def test_gvisor_is_told_what_is_refused(name: str, machine: str) -> None:
+    """By name: nothing that the other profile lets pass, all that it is known to hold back."""
+    theirs = json.loads(seccomp.profile(name, machine, is_gvisor=True))
+    ours = json.loads(seccomp.profile(name, machine))
+    assert theirs["defaultAction"] == "SCMP_ACT_ALLOW"
+    assert {rule["action"] for rule in theirs["syscalls"]} == {"SCMP_ACT_ERRNO"}
+    passing = {call for rule in ours["syscalls"] for call in rule["names"]}
+    closed = {call for rule in theirs["syscalls"] if "args" not in rule for call in rule["names"]}
+    assert not closed & passing
+    assert closed >= {
+        *("mount", "umount2", "unshare", "setns", "pivot_root", "chroot", "open_tree", "fsopen"),
+        *("move_mount", "fsmount", "fsconfig", "fspick", "mount_setattr", "bpf", "keyctl"),
+        *("io_uring_setup", "userfaultfd", "perf_event_open", "open_by_handle_at", "reboot"),
+    }
+    assert ("ptrace" in closed) is (name == "strict")
+
+
+@pytest.mark.parametrize("flag", [0x8000, 1 << 17, *(1 << bit for bit in range(25, 31))])
+def test_gvisor_refuses_each_flag_of_a_new_namespace(flag: int) -> None:
+    """`clone` with any of them; with flags of threads and processes it passes."""
+    profile = json.loads(seccomp.profile("standard", "x86_64", is_gvisor=True))
+
+    def is_refused(flags: int) -> bool:
+        return any(
+            "clone" in rule["names"]
+            and all(flags & one["value"] == one["valueTwo"] for one in rule["args"])
+            for rule in profile["syscalls"]
+            if "args" in rule
+        )
+
+    assert is_refused(flag | 0x11)
+    assert not is_refused(0x11) and not is_refused(0x3D0F00)
+
+
+def test_clone3_passes_where_no_other_error_can_be_said() -> None:
+    """gVisor would say EPERM, on which C libraries give up; the agent says ENOSYS."""
+    for name in generate.PROFILES:
+        text = seccomp.profile(name, "x86_64", is_gvisor=True)
+        assert '"clone3"' not in text
+
+
+def test_gvisors_program_is_small() -> None:
+    """A filter has 4096 instructions at the most; gVisor takes some 25 for a condition."""
+    for name, machine in PROFILES:
+        profile = json.loads(seccomp.profile(name, machine, is_gvisor=True))
+        assert len(profile["syscalls"]) < 32
+
+
+def test_each_runtime_is_sent_its_own() -> None:
+    """By the program behind the runtime's name, not by the name."""
+    spec = LoopSpec(worktree="/srv/work", runtime="runsc")
+    assert seccomp.profile_of(spec, facts()) == seccomp.profile(
+        "standard", facts().architecture, is_gvisor=True
+    )
+    disguised = facts(programs={"runsc": "/usr/bin/runc"})
+    assert seccomp.profile_of(spec, disguised) == seccomp.profile("standard", facts().architecture)

@@ -62,7 +62,7 @@ def plan(**changes: Any) -> Plan:
         "owner": Owner(1000, 1000),
         "image": Image("sha256:1234"),
         "runtime_volume": "executor-runtime-1",
-        "files": Files(Path("/s/passwd"), Path("/s/group"), Path("/s/hosts")),
+        "files": Files(*map(Path, ("/s/passwd", "/s/group", "/s/hosts", "/s/gitconfig"))),
         "labels": {"executor.controller": "c0"},
         "facts": FACTS,
     }

@@ -205,8 +205,8 @@ def test_a_controller_does_not_start_on_an_old_engine(tmp_path: Path, facts: Eng
         ("crun", {"path": "/usr/bin/crun"}, False),
         ("youki", {"path": "/usr/bin/youki"}, False),
         ("nvidia", {"path": "nvidia-container-runtime"}, False),
-        ("runsc", {"path": "/usr/local/bin/runsc"}, True),
-        ("gvisor", {"path": "/opt/runsc-20250101"}, True),
+        ("runsc", {"path": "/usr/local/bin/runsc", "runtimeArgs": ["--oci-seccomp"]}, True),
+        ("gvisor", {"path": "/opt/runsc-20250101", "runtimeArgs": ["--oci-seccomp"]}, True),
         ("runsc", {"runtimeType": "io.containerd.runsc.v1"}, True),
         ("kata", {"runtimeType": "io.containerd.kata.v2"}, True),
         ("kata-fc", {"path": "/opt/kata/bin/kata-runtime"}, True),
@@ -219,7 +219,7 @@ def test_a_controller_does_not_start_on_an_old_engine(tmp_path: Path, facts: Eng
         ("not-runsc", {}, False),
     ],
 )
-def test_whose_kernel_a_runtime_has(name: str, entry: dict[str, str], is_own: bool) -> None:
+def test_whose_kernel_a_runtime_has(name: str, entry: dict[str, Any], is_own: bool) -> None:
     """A3: the program decides, the name only where there is no more; unknown means shared."""
     facts = facts_of(engines.DOCKER_29, Runtimes={name: entry}, DefaultRuntime=name)
     assert facts.has_own_kernel(name) is is_own
@@ -288,6 +288,61 @@ def test_tenants_on_a_shared_kernel(tmp_path: Path, facts: EngineFacts) -> None:
 
 
 # ─── A4: seccomp and access control ─────────────────────────────────────────────────
+
+
+@pytest.mark.statement("A4", "B4")
+@pytest.mark.parametrize(
+    ("name", "entry", "is_refused"),
+    [
+        ("runsc", {"path": "/usr/local/bin/runsc"}, True),
+        ("runsc", {"path": "/usr/local/bin/runsc", "runtimeArgs": None}, True),
+        ("runsc", {"path": "runsc", "runtimeArgs": ["--platform=systrap"]}, True),
+        ("gvisor", {"path": "/opt/runsc-20250101", "runtimeArgs": ["--network=none"]}, True),
+        ("runsc", {"path": "runsc", "runtimeArgs": ["--oci-seccomp=false"]}, True),
+        ("runsc", {"path": "runsc", "runtimeArgs": ["--oci-seccomp", "--oci-seccomp=0"]}, True),
+        ("runsc", {"path": "runsc", "runtimeArgs": ["--no-oci-seccomp", "oci-seccomp.x"]}, True),
+        ("runsc", {"path": "runsc", "runtimeArgs": ["--network=none", "--oci-seccomp"]}, False),
+        ("runsc", {"path": "runsc", "runtimeArgs": ["-oci-seccomp"]}, False),
+        ("runsc", {"path": "runsc", "runtimeArgs": ["--oci-seccomp=true"]}, False),
+        # Nothing is told: the box itself is tried.
+        ("runsc", {}, False),
+        ("runsc", {"runtimeType": "io.containerd.runsc.v1"}, False),
+        # The argument is gVisor's; others filter without being asked.
+        ("runc", {"path": "runc"}, False),
+        ("runsc", {"path": "/usr/bin/runc"}, False),
+        ("kata", {"path": "/opt/kata/bin/kata-runtime"}, False),
+    ],
+)
+@pytest.mark.parametrize("policy", [Policy(), MULTI, SHARED])
+def test_gvisor_has_to_take_up_our_profile(
+    name: str, entry: dict[str, Any], is_refused: bool, policy: Policy
+) -> None:
+    """A4: gVisor without `--oci-seccomp` is refused, with the mend, and no option allows it."""
+    facts = facts_of(engines.DOCKER_29, Runtimes={name: entry}, DefaultRuntime=name)
+    said = [one for one in judge_runtime(policy, facts, name).refusals if "--oci-seccomp" in one]
+    assert bool(said) is is_refused
+    if is_refused:
+        assert f"run `make gvisor`, or add --oci-seccomp to the runtimeArgs of {name}" in said[0]
+        with pytest.raises(UnsafeRuntime, match="leaves the profile of system calls unused"):
+            admit(policy, facts, name)
+
+
+@pytest.mark.statement("A4")
+def test_gvisor_beside_another_runtime_is_refused_for_its_own_boxes_only() -> None:
+    """The engine can be used: boxes of the other runtime are filtered."""
+    runtimes = {"runc": {"path": "runc"}, "runsc": {"path": "/usr/local/bin/runsc"}}
+    facts = facts_of(engines.DOCKER_29, Runtimes=runtimes, DefaultRuntime="runc")
+    assert admit(Policy(), facts, None).runtime == "runc"
+    with pytest.raises(UnsafeRuntime, match="make gvisor"):
+        admit(Policy(), facts, "runsc")
+
+
+@pytest.mark.statement("A4")
+def test_podman_does_not_tell_how_it_starts_gvisor() -> None:
+    """So nothing is known of it here: `seccomp.unconfined` decides when the box is up."""
+    runtimes = {"runsc": {"path": "/usr/bin/runsc"}}
+    facts = facts_of(engines.PODMAN_5, Runtimes=runtimes, DefaultRuntime="runsc")
+    assert judge_runtime(Policy(), facts, "runsc") == gate.Verdict()
 
 
 @pytest.mark.statement("A4")

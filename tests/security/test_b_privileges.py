@@ -134,7 +134,7 @@ def test_the_box_of_roots_worktree_has_no_capability(runtime: str, tmp_path: Pat
 # ─── namespaces ─────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.statement("B4", runsc=f"user namespaces exist, but {OWN_KERNEL}")
+@pytest.mark.statement("B4")
 def test_no_user_namespace_can_be_made(hostile: Box) -> None:
     """B4: `unshare` and `clone` of any namespace give EPERM, `clone3` gives ENOSYS."""
     code = """
@@ -268,10 +268,7 @@ def test_the_machine_can_not_be_governed(hostile: Box, runtime: str) -> None:
     """
     found, log = probe(hostile, CALLS + dedent(code))
     if runtime == "runsc":
-        # It has a log of its own, made up anew for every box, and no counters.
-        assert "gVisor" in log
-        found.pop("syslog")
-        assert found.pop("perf_event_open") == "ENODEV"
+        assert log == "", "it has a log of its own, which is not to be had either"
     assert set(found.values()) <= REFUSED, found
 
 

@@ -445,7 +445,7 @@ def test_strict_takes_no_native_requests(
     assert int(counter.read_text()) <= before + 1000
 
 
-@pytest.mark.statement("C1", "C12", runsc="the profile is not in force there")
+@pytest.mark.statement("C1", "C12", runsc="its form of the profile: test_g_remount")
 def test_strict_refuses_what_debuggers_need(tmp_path: Path, loop_thread: LoopThread) -> None:
     """`strict`: no tracing, fixed addresses, pipes without copies, own filters; else as before."""
     box = open_box(loop_thread, tmp_path, runtime="runc", seccomp="strict", exec_id="strict")
@@ -473,7 +473,7 @@ def test_strict_refuses_what_debuggers_need(tmp_path: Path, loop_thread: LoopThr
     assert refused == ["EPERM"] * 10
 
 
-@pytest.mark.statement("C12", runsc="gVisor has no fixed addresses to offer, and no filter of ours")
+@pytest.mark.statement("C12", runsc="gVisor has no fixed addresses to offer")
 def test_standard_serves_debuggers(hostile: Box) -> None:
     """`standard`: a child can be traced and read, and addresses can be fixed, as gdb does."""
     code = """

@@ -705,7 +705,7 @@ def strict(
 
 
 @pytest.mark.statement(
-    "N10", runsc="gVisor has a filter of its own in place of our profiles; ptrace works in it"
+    "N10", runsc="the hint is the host's; that strict has no ptrace there: test_g_remount"
 )
 @pytest.mark.parametrize("tool", STRICT)
 def test_debuggers_fail_in_strict_with_what_to_do(strict: Work, tool: str) -> None:
