@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -173,3 +174,21 @@ def test_state_directory_that_can_not_be_made_is_a_fault(tmp_path: Path) -> None
     found = examined(Settings(docker_host="unix:///none", state_directory=tmp_path / "file/state"))
 
     assert found["state directory"].level == "fault"
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_the_machines_git_is_named(tmp_path: Path, missing: bool) -> None:
+    """Version and place; where there is none, a warning, since loops run without one as well."""
+    program = tmp_path / "git" if missing else None
+    settings = Settings(
+        docker_host="unix:///none", state_directory=tmp_path / "state", git_program=program
+    )
+
+    found = examined(settings)["git"]
+
+    if missing:
+        assert (found.level, found.mend) == ("warning", "install git")
+        assert str(program) in found.text and "Errno" not in found.text
+    else:
+        assert found.level == "ok"
+        assert re.fullmatch(r"\d+\.\d+, at /.*git", found.text)

@@ -21,7 +21,7 @@ import typer
 from rich.table import Table
 
 from executor.controller import Controller
-from executor.errors import ConfigError
+from executor.errors import ConfigError, ExecutorError
 from executor.frontends.running import (
     FAILED,
     OK,
@@ -248,7 +248,13 @@ async def _arrived(entry: Entry, collect: Collect | None) -> Arrival:
     record = entry.record
     if record.state is State.UNEXPORTED:
         if collect is not None:
-            await collect(entry)
+            try:
+                await collect(entry)
+            except ExecutorError as error:
+                if entry.arrival() is None:
+                    raise
+                # What came before is sound, whatever the rest has become.
+                say(f"loop {record.exec_id} may have made more than this: {error}")
         elif entry.arrival() is not None:
             say(f"loop {record.exec_id} may have made more than this: {_unexported(entry)}")
         else:

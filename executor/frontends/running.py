@@ -212,7 +212,7 @@ def require_outside(file: Path | None, spec: LoopSpec, option: str = "config") -
     if file is None:
         return
     places = Path(os.path.realpath(file)), Path(os.path.realpath(file.parent), file.name)
-    for root in spec.writable:
+    for root in filter(str, spec.writable):  # a worktree that is yet to be made has no name
         if any(place.is_relative_to(os.path.realpath(root)) for place in places):
             where = "the worktree" if root == spec.worktree else root
             raise ConfigError(

@@ -64,6 +64,10 @@ _FIRST = r"""
 command -v git >/dev/null 2>&1 || exit 97
 unset GIT_INDEX_FILE GIT_OBJECT_DIRECTORY GIT_ALTERNATE_OBJECT_DIRECTORIES GIT_NAMESPACE
 export GIT_WORK_TREE="$PWD"
+# A pipe would hold git up until the time is over.
+for one in HEAD config packed-refs index shallow info/exclude objects/info/alternates; do
+    if [ -p "$GIT_DIR/$one" ]; then echo "$one is a pipe" >&2; exit 98; fi
+done
 git rev-parse --git-dir >/dev/null || exit 98
 temporary="$GIT_DIR/executor-index-$$"
 trap 'rm -f "$temporary" "$temporary.lock"' EXIT
@@ -398,7 +402,8 @@ def _news(listing: _Listing, repository: Repository, start: Mapping[str, str]) -
         found["uncommitted"] = listing.uncommitted
     if len(found) > MOST_REFS:
         raise Refused([f"there are {len(found)} new refs; at most {MOST_REFS} are taken over"])
-    return found
+    # What is staged is worth nothing alone: its files are in the worktree.
+    return found if found.keys() != {"index"} else {}
 
 
 def _is_extra(name: str) -> bool:

@@ -84,7 +84,8 @@ def take(directory: int, name: str, owner: Owner, most: int = _MOST) -> Taken | 
         if status.st_size > most:
             raise OSError(errno.EFBIG, f"{name} has {status.st_size} bytes")
         _check_readable(status, owner, 0o4)
-        return Taken(file.read(most + 1)[:most], (status.st_atime_ns, status.st_mtime_ns))
+        # Not `most`: as many bytes would be allocated.
+        return Taken(file.read(status.st_size), (status.st_atime_ns, status.st_mtime_ns))
 
 
 def take_index(directory: int, object_format: ObjectFormat, owner: Owner) -> dict[str, Taken]:

@@ -26,6 +26,7 @@ from pathlib import Path
 
 from executor.git import staging
 from executor.git.program import Git
+from executor.git.reading import read
 from executor.git.values import REFS, Arrival, GitError, Head, Landed, Repository
 from executor.git.worktrees import holder
 
@@ -45,6 +46,15 @@ _FORBIDDEN = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|/\.|\.lock(?:/|$)
 _EXEC_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
 _REASON = "executor: loop {exec_id}"
 _LENGTHS = {"sha1": 40, "sha256": 64}
+_GOING_ON = {
+    "MERGE_HEAD": "a merge",
+    "CHERRY_PICK_HEAD": "a cherry-pick",
+    "REVERT_HEAD": "a revert",
+    "rebase-merge": "a rebase",
+    "rebase-apply": "a rebase or `git am`",
+    "sequencer": "a series of picks",
+}
+"""What the user's next `git commit` would end, with whatever the index holds then."""
 
 
 def prefix(exec_id: str) -> str:
@@ -287,6 +297,8 @@ class _Landing:
         try:
             if await self._head() != Head(_branch(self._origin), step.old):
                 return "HEAD of the worktree moved meanwhile"
+            if (busy := await self._going_on(step.new)) is not None:
+                return busy
             failed = await self._transaction([*plain, _update(step.ref, step.new, step.old)])
             done = not failed
             return failed
@@ -423,9 +435,35 @@ class _Landing:
             return None, self._stays(branch, "it has moved since the loop started", source)
         if step.old is not None and not await self._is_ancestor(step.old, step.new):
             return None, self._rewritten(branch, source)
+        if (busy := await self._going_on(step.new)) is not None:
+            return None, self._stays(branch, busy, source)
         if branch is not None and (where := await holder(self._git, self._origin, branch)):
             return None, self._elsewhere(branch, where, source)
         return step, None
+
+    async def _going_on(self, new: str) -> str | None:
+        """What the user is in the middle of: with the loop's index it would end in silent loss.
+
+        A merge that the loop has ended itself is in its commits.
+        """
+        if self._origin.worktree is None:
+            return None
+        for name, what in _GOING_ON.items():
+            place = self._origin.git_directory / name
+            if os.path.lexists(place) and not (
+                name == "MERGE_HEAD" and await self._has_merged(place, new)
+            ):
+                return f"{what} is going on in {self._where} ({place}), which has to end first"
+        return None
+
+    async def _has_merged(self, place: Path, new: str) -> bool:
+        told = await read(place, self._origin.owner) or b""
+        commits = os.fsdecode(told).split()
+        form = f"[0-9a-f]{{{_LENGTHS[self._origin.object_format]}}}"
+        for one in commits:
+            if not re.fullmatch(form, one) or not await self._is_ancestor(one, new):
+                return False
+        return bool(commits)
 
     def _wanted(self) -> _Advance | None:
         head, refs = self._origin.head, self._arrival.refs

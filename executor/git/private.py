@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from executor.git.configuration import configuration
 from executor.git.index import Taken, opened, take, take_index
@@ -198,6 +199,9 @@ def settings(repository: Repository, is_exact_stat: bool) -> list[tuple[str, str
         ("gc.auto", "0"),
         ("maintenance.auto", "false"),
     )
+    if repository.sparse is not None:
+        # Git from 2.46 on speaks of it whenever an index of directories has to be taken apart.
+        found.append(("advice.sparseIndexExpanded", "false"))
     found += _unreachable(repository.settings)
     return found if is_exact_stat else [*found, *_INEXACT]
 
@@ -315,21 +319,24 @@ async def copy_objects(
     if not names:
         return
     lines = [f"--shallow {name}\n" for name in cut] + [f"{name}\n" for name in names]
-    pack = await git.output(
-        ["pack-objects", "--revs", "--stdout", "--delta-base-offset", "-q"],
-        git_directory=repository.git_directory,
-        owner=repository.owner,
-        given="".join(lines).encode(),
-        most=_PACK_BYTES,
-        timeout=_PACK_SECONDS,
-    )
-    await git.output(
-        ["index-pack", "--stdin"],
-        git_directory=directory,
-        given=pack,
-        environment=environment or {},
-        timeout=_PACK_SECONDS,
-    )
+    with TemporaryFile(dir=directory) as pack:
+        await git.output(
+            ["pack-objects", "--revs", "--stdout", "--delta-base-offset", "-q"],
+            git_directory=repository.git_directory,
+            owner=repository.owner,
+            given="".join(lines).encode(),
+            most=_PACK_BYTES,
+            timeout=_PACK_SECONDS,
+            into=pack.fileno(),
+        )
+        os.lseek(pack.fileno(), 0, os.SEEK_SET)
+        await git.output(
+            ["index-pack", "--stdin"],
+            git_directory=directory,
+            given=pack.fileno(),
+            environment=environment or {},
+            timeout=_PACK_SECONDS,
+        )
 
 
 # ─── whose it is ────────────────────────────────────────────────────────────────────

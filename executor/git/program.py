@@ -191,6 +191,7 @@ class Git:
         user_configuration: bool = False,
         directory: Path = Path("/"),
         memory: int | None = None,
+        into: int | None = None,
     ) -> Done:
         """Has git do one thing.
 
@@ -210,6 +211,7 @@ class Git:
             directory: where to run: one that no box may write.
             memory: bytes of its own that it may have (RLIMIT_DATA: files that it maps don't
                 count), for what hostile objects could make large; None = no limit.
+            into: descriptor of a file that takes the output, which may be too large for us.
 
         Raises:
             GitError: no such program, more output than `most`, or not done in time.
@@ -229,7 +231,7 @@ class Git:
             command += ["-c", f"{key}={value}"]
         if git_directory is not None:
             command.append(f"--git-dir={git_directory}")
-        call = _Call([*command, *arguments], variables, directory, owner, most, memory)
+        call = _Call([*command, *arguments], variables, directory, owner, most, memory, into)
         words = " ".join(arguments[:1])
         try:
             async with asyncio.timeout(timeout):
@@ -373,9 +375,11 @@ class _Call:
         owner: Owner | None,
         most: int,
         memory: int | None = None,
+        into: int | None = None,
     ) -> None:
         self._command = command
         self._memory = memory
+        self._into = into
         self._options: dict[str, Any] = {
             "cwd": directory,
             "env": variables,
@@ -424,7 +428,7 @@ class _Call:
         errors: asyncio.StreamReader,
     ) -> Done:
         async with contextlib.AsyncExitStack() as stack:
-            taken = asyncio.ensure_future(_take(output, self._most))
+            taken = asyncio.ensure_future(_take(output, self._most, self._into))
             said = asyncio.ensure_future(_skim(errors))
             fed = asyncio.ensure_future(_feed(process, given))
             stack.push_async_callback(_cancel, (taken, said, fed))
@@ -439,8 +443,8 @@ def _standard_input(given: bytes | int | None) -> int:
     return given if isinstance(given, int) else asyncio.subprocess.PIPE
 
 
-async def _take(reader: asyncio.StreamReader, most: int) -> bytes:
-    """All of it.
+async def _take(reader: asyncio.StreamReader, most: int, into: int | None) -> bytes:
+    """All of it; nothing, if it goes into a file.
 
     Raises:
         GitError: it is more than `most`.
@@ -451,7 +455,11 @@ async def _take(reader: asyncio.StreamReader, most: int) -> bytes:
         size += len(chunk)
         if size > most:
             raise GitError(f"git printed more than {most} bytes and was ended")
-        chunks.append(chunk)
+        if into is None:
+            chunks.append(chunk)
+            continue
+        while chunk:
+            chunk = chunk[os.write(into, chunk) :]
     return b"".join(chunks)
 
 

@@ -276,13 +276,13 @@ class _Taking:
             raise Refused([f"git refuses the pack: {_said(done)}"])
         index = self._directory / "objects" / "pack" / f"pack-{made[1]}.idx"
         end = size - objects.DIGESTS[self._format]
-        sent, made = await asyncio.to_thread(
+        sent, whole = await asyncio.to_thread(
             lambda: [
                 objects.packed(index.read_bytes(), self._format, before)
                 for before in (end, sys.maxsize)
             ]
         )
-        await self._check_borrowed(set(made) - set(sent))
+        await self._check_borrowed(set(whole).difference(sent))
         return sent
 
     async def _check_borrowed(self, names: Collection[bytes]) -> None:

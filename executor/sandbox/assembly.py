@@ -30,6 +30,7 @@ NOBODY = 65534
 REMOTE = "bin/git-remote-outside"
 """What git starts for a repository that only a network leads to (gitremote-helpers(7))."""
 REMOTE_SOURCE = r"""#!/bin/sh
+read -r _  # git complains if nobody takes its first line
 echo "There is no network in this sandbox, so git can't push to, fetch from or clone ${2:-$1}." \
   "Commits leave it by \`executor git import\`, outside." >&2
 exit 1

@@ -186,11 +186,27 @@ def test_history_without_a_common_commit_comes(place: Place) -> None:
 
 
 def test_an_unborn_head_is_nothing(place: Place) -> None:
-    """No commit, so that only what is staged is there."""
+    """No commit: what is staged alone does not leave the box, its files are in the worktree."""
     place.git("checkout", "-q", "--orphan", "fresh")
-    assert list(place.arrives().refs) == ["index"]
+    assert place.collect() is None
     place.git("rm", "-q", "-r", "--cached", ".")
     assert place.collect() is None
+
+
+def test_what_is_staged_alone_is_nothing(place: Place) -> None:
+    """A `git add` leaves nothing to take over, however often it is looked for."""
+    (place.worktree / "a").write_text("staged")
+    place.git("add", "a")
+    assert place.collect() is None
+
+
+@pytest.mark.parametrize("name", ["HEAD", "config", "objects/info/alternates"])
+def test_a_pipe_in_the_place_of_a_file_holds_nobody_up(place: Place, name: str) -> None:
+    """The look ends at once, and says what is there."""
+    (place.inside / name).unlink(missing_ok=True)
+    os.mkfifo(place.inside / name)
+    with pytest.raises(Refused, match=f"{name} is a pipe"):
+        place.collect()
 
 
 def test_deleted_branches_are_a_note(place: Place) -> None:

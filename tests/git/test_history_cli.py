@@ -157,6 +157,14 @@ def test_the_newest_of_the_repository_here_is_meant(machine: Machine) -> None:
     assert "several loops" in machine.run("discard", "--yes", code=2).stderr
 
 
+def test_an_import_without_a_name_tells_what_else_is_kept(machine: Machine) -> None:
+    """The newest is taken over; the older ones are named, so that they are not forgotten."""
+    machine.made("one", "first")
+    machine.made("two", "second")
+    assert "older loops are kept of this repository, too: one" in machine.run("import").stderr
+    assert "older" not in machine.run("import", "one", "--refs-only").stderr
+
+
 def test_what_a_loop_wrote_does_not_act(machine: Machine) -> None:
     """Control characters of messages, names and lines are shown, not obeyed."""
     loop = machine.loop()

@@ -543,6 +543,43 @@ def test_a_head_that_was_switched_stays(origin: Path, tmp_path: Path) -> None:
     assert git(origin, "status", "--porcelain") == ""
 
 
+@pytest.mark.parametrize("step", ["merge", "cherry-pick"])
+def test_a_merge_that_is_going_on_is_not_lost(step: str, origin: Path, tmp_path: Path) -> None:
+    """The branch stays: `git commit` with the loop's index would record it without its changes."""
+    git(origin, "checkout", "-q", "-b", "side")
+    commit(origin, {"a.txt": "theirs\n", "new.txt": "new\n"})
+    git(origin, "checkout", "-q", "main")
+    tip = commit(origin, {"a.txt": "mine\n"})
+    loop = begun(origin, tmp_path)
+    made = loop.commit({"b.txt": "loop\n"})
+    subprocess.run(
+        ["git", "-C", origin, step, "side"], env=loops.IDENTITY, capture_output=True, check=False
+    )
+    index = (origin / ".git/index").read_bytes()
+    landed = take(loop.repository, loop.arrive(tmp_path / "quarantine"))
+    assert landed.advanced is None
+    assert landed.refs["refs/loops/one/head"] == made
+    assert f"a {step} is going on" in str(landed.conflict)
+    assert git(origin, "rev-parse", "HEAD") == tip
+    assert (origin / ".git/index").read_bytes() == index
+
+
+def test_a_merge_that_the_loop_has_ended_lands(origin: Path, tmp_path: Path) -> None:
+    """What the user had begun and the loop committed is on the branch, once."""
+    git(origin, "checkout", "-q", "-b", "side")
+    side = commit(origin, {"new.txt": "new\n"})
+    git(origin, "checkout", "-q", "main")
+    commit(origin, {"a.txt": "mine\n"})
+    loop = begun(origin, tmp_path)
+    git(origin, "merge", "--no-commit", "side")
+    git(loop.place, "merge", "-q", "--no-edit", side)
+    tip = git(loop.place, "rev-parse", "HEAD")
+    landed = take(loop.repository, loop.arrive(tmp_path / "quarantine"))
+    assert (landed.conflict, landed.advanced) == (None, tip)
+    git(origin, "commit", "-q", "--allow-empty", "-m", "mine")
+    assert git(origin, "rev-list", "--parents", "-1", "HEAD").split()[1:] == [tip]
+
+
 def test_a_branch_that_the_loop_left_alone_stays(origin: Path, tmp_path: Path) -> None:
     """Commits on another branch inside don't move the one that the worktree is on."""
     loop = begun(origin, tmp_path)

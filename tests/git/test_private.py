@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -599,3 +600,20 @@ def test_without_a_repository_there_is_an_identity() -> None:
     told = private.system_settings(None, GitOptions())
     assert values(told, "user.name") == ["executor"]
     assert values(told, "safe.directory") == ["/workspace", "/workspace/.git"]
+
+
+def test_copies_of_objects_need_no_memory(tmp_path: Path) -> None:
+    """A large repository is copied by way of a file, not through this process."""
+    origin = make_origin(tmp_path)
+    (origin / "large").write_bytes(os.urandom(64 << 20))
+    git(origin, "add", "large")
+    git(origin, "commit", "-q", "-m", "large")
+    repository = look(origin)
+    tracemalloc.start()
+    try:
+        prepare(repository, tmp_path / "private", Sharing.COPY)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    packs = list((tmp_path / "private/objects/pack").glob("*.pack"))
+    assert [pack.stat().st_size > 64 << 20 for pack in packs] == [True]

@@ -15,14 +15,15 @@ from typing import Any
 import pytest
 
 from executor.errors import ConfigError
+from executor.git import export
 from executor.git.program import ENVIRONMENT, SEARCHED, Git
 from executor.model import GitOptions
 from executor.sandbox.ownership import GitEntry, open_worktree
-from tests.conftest import LIMITS, make_worktree
+from tests.conftest import make_worktree
 from tests.driver import Box
 from tests.loops import Work
 from tests.security.probes import probe
-from tests.security.yard import CANARY, OWNER, PRIVATE, Yard, changed, digest, yard
+from tests.security.yard import CANARY, PRIVATE, Yard, changed, digest, yard
 
 RACES = """
 old, new = b"/workspace/.git", b"/workspace/swapped"
@@ -114,7 +115,7 @@ def test_the_git_entry_stays_whatever_is_done_to_it(place: Yard) -> None:
             ("move_file", {"from": ".git", "to": "moved"}),
             ("move_file", {"from": "tracked", "to": ".git", "overwrite": True}),
         ):
-            if place.is_linked or "hooks" not in str(given) and "config" not in str(given):
+            if place.is_linked or ("hooks" not in str(given) and "config" not in str(given)):
                 assert work.call(name, **given).is_error, (name, given)
     after = (place.root / ".git").lstat()
     assert digest(place.directory) == before[0]
@@ -178,11 +179,11 @@ def test_git_works_inside(place: Yard) -> None:
             *("echo y >>tracked && git restore tracked", "echo z >>d/other && git stash"),
             *("git stash pop", "git branch side", "git switch -qc third", "git commit -qam two"),
             *("git checkout -q side", "git rebase -q third", "git blame tracked", "git tag v1"),
-            *("git merge -q third", "git cherry-pick --allow-empty HEAD", "git worktree list"),
+            *("git merge -q third", "git revert --no-edit HEAD", "git worktree list"),
             "git fsck --no-dangling",
         ):
             result = work.call("run_command", command=command)
-            assert not result.is_error, (command, result.text)
+            assert not result.is_error, (command, result.content)
     assert work.loop.report is not None and work.loop.report.commits >= 2
 
 
@@ -200,8 +201,10 @@ def test_the_repository_is_the_same_until_an_import(place: Yard) -> None:
     assert digest(place.directory) == before
     place.executor("git", "import", "one")
     own = "worktrees/worktree/" if place.is_linked else ""
-    expected = ("objects", "refs/loops", f"refs/heads/{place.branch}", "logs/", "packed-refs")
-    expected += (f"{own}index", f"{own}logs", f"{own}ORIG_HEAD")
+    expected = (
+        *("objects", "refs/loops", f"refs/heads/{place.branch}", "logs/", "packed-refs"),
+        *(f"{own}index", f"{own}logs", f"{own}ORIG_HEAD"),
+    )
     for name in changed(before, digest(place.directory)):
         assert name.startswith(expected) or name in ("logs",), name
     assert place.git("rev-parse", f"{place.branch}~1") == tip
@@ -236,11 +239,12 @@ def _traps(made: Yard, *, is_fatal: bool = False) -> list[str]:
         *(_nested(made, name) for name in ("sub", "a/b/c/deep", "pointed", "linked", "bare")),
         "mv pointed/.git elsewhere && echo 'gitdir: ../elsewhere' >pointed/.git\n"
         "mv linked/.git .else && ln -s ../.else linked/.git\n"
-        "mv bare/.git/* bare/ && rm -r bare/.git",
+        "mv bare/.git/* bare/ && rm -r bare/.git\n"
+        "printf '[core]\\n\\tbare = false\\n\\tworktree = .\\n' >>bare/config",
         f"cat >.gitmodules <<'END'\n{modules}END\n"
         "echo '* filter=lfs diff=x merge=x' >.gitattributes\n"
         f"printf '[lfs]\\n\\turl = ssh://x\\n[core]\\n\\tfsmonitor = "
-        f"\"{made.command('lfsconfig')}\"\\n' >.lfsconfig",
+        f'"{made.command("lfsconfig")}"\\n\' >.lfsconfig',
         private,
     ]
 
@@ -321,9 +325,7 @@ def test_nothing_runs_for_a_worktree_that_was_made(linked: Yard, drivers: Path) 
     linked.write(linked.main / ".gitattributes", attributes)
     linked.git("add", ".", place=linked.main)
     linked.git("commit", "-qm", "attributes", place=linked.main)
-    report = linked.session(
-        COMMITS, *_traps(linked), must=False, repo=linked.main, branch="made"
-    )
+    report = linked.session(COMMITS, *_traps(linked), must=False, repo=linked.main, branch="made")
     assert linked.sprung() == set()
     assert os.listdir(drivers) == []
     assert linked.git("log", "-1", "--format=%s", "made", place=linked.main) == "inside", (
@@ -369,7 +371,7 @@ PREPARED = "g=$(git rev-parse --absolute-git-dir); h=$(git rev-parse HEAD); "
 PROGRAM = """
 mkdir -p $HOME/bin && for d in $HOME/bin /workspace/bin; do mkdir -p $d
 printf '#!/bin/sh\\necho evil >&2\\nexec cat /dev/zero\\n' >$d/git && chmod 755 $d/git; done
-printf 'export PATH=$HOME/bin:/workspace/bin:$PATH\\n' | tee $HOME/.profile $HOME/.bashrc >$HOME/.shrc
+printf 'export PATH=$HOME/bin:/workspace/bin:$PATH\\n' | tee $HOME/.profile $HOME/.bashrc
 """
 HOSTILE = {
     "head-fifo": "rm $g/HEAD && mkfifo $g/HEAD",
@@ -382,11 +384,12 @@ HOSTILE = {
     "refs-cycle": "ln -s . $g/refs/heads/round",
     "ref-fifo": "mkfifo $g/refs/heads/pipe",
     "ref-newline": "echo $h >\"$g/refs/heads/$(printf 'a\\nref b')\"",
-    "ref-option": "echo $h >$g/refs/heads/--upload-pack=x; printf '%s refs/heads/-x\\n' $h >>$g/packed-refs",
+    "ref-option": "echo $h >$g/refs/heads/--upload-pack=x; "
+    "printf '%s refs/heads/-x\\n' $h >>$g/packed-refs",
     "ref-dots": "printf '%s refs/heads/../../evil\\n' $h >>$g/packed-refs",
     "ref-escape": "printf '%s refs/heads/\\033[2Jx\\n' $h >>$g/packed-refs",
     "refs-many": "c=$(git commit-tree -m x HEAD^{tree}); i=0; while [ $i -lt 100000 ]; do "
-    "echo \"$c refs/heads/n$i\"; i=$((i+1)); done >>$g/packed-refs",
+    'echo "$c refs/heads/n$i"; i=$((i+1)); done >>$g/packed-refs',
     "replace": "git replace -f HEAD $(git commit-tree -m replaced HEAD^{tree})",
     "grafts": "mkdir -p $g/info; echo $h >$g/info/grafts; echo $h >>$g/shallow",
     "shallow-text": "printf 'x\\0y\\n' >$g/shallow",
@@ -402,24 +405,29 @@ HOSTILE = {
     "directory-emptied": "rm -rf $g/* $g/.??*",
     "config-broken": "echo '[[[' >$g/config",
     "config-pack": "git config pack.window 1000000; git config pack.depth 4000; git config "
-    "pack.packSizeLimit 1; git config core.compression 9; git config core.fsmonitor 'cat /dev/zero'",
+    "pack.packSizeLimit 1; git config core.compression 9; "
+    "git config core.fsmonitor 'cat /dev/zero'",
     "config-include": "git config include.path /dev/zero",
     "git-in-home": PROGRAM,
-    "git-aliased": "printf '[alias]\\n\\trev-parse = !cat /dev/zero\\n[core]\\n\\tfsmonitor = sleep 1000\\n' "
-    ">$HOME/.gitconfig; git config core.hooksPath /workspace/bin",
+    "git-aliased": "printf '[alias]\\n\\trev-parse = !cat /dev/zero\\n[core]\\n\\t"
+    "fsmonitor = sleep 1000\\n' >$HOME/.gitconfig; git config core.hooksPath /workspace/bin",
 }
 HARMLESS = {
     *("refs-cycle", "ref-fifo", "replace", "grafts", "config-pack", "git-in-home", "git-aliased"),
     *("ref-option", "ref-dots", "ref-escape", "ref-newline", "alternates-cycle", "index-fifo"),
-    *("index-link", "ref-newline"),
+    *("index-link", "head-text", "refs-link"),
 }
 """After these the commits may still come; after the others nothing does, and the report says it."""
 
 
 @pytest.mark.statement("H9")
 @pytest.mark.parametrize("case", HOSTILE)
-def test_a_hostile_git_directory_is_refused_or_harmless(linked: Yard, case: str) -> None:
+def test_a_hostile_git_directory_is_refused_or_harmless(
+    linked: Yard, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The host stays whole and bounded, the report says why, and the next loop works."""
+    for limit in ("LIST_SECONDS", "PACK_SECONDS", "FETCH_SECONDS"):  # minutes otherwise
+        monkeypatch.setattr(export, limit, 15.0)
     before, tip = digest(linked.directory), linked.tip()
     options = GitOptions(landing="branch")
     report = linked.session(COMMITS, PREPARED + HOSTILE[case], must=False, git=options)
@@ -429,8 +437,10 @@ def test_a_hostile_git_directory_is_refused_or_harmless(linked: Yard, case: str)
         assert linked.tip(f"{linked.branch}~1") == tip
         assert linked.git("log", "-1", "--format=%s") == "inside"
     else:
-        assert digest(linked.directory) == before
-        assert report.faults, report.sentences()
+        came = changed(before, digest(linked.directory))
+        assert all(one.startswith(("objects/", "refs/loops", "logs/refs")) for one in came), came
+        # An index alone that differs brings its objects, and moves nothing.
+        assert report.faults or (came and case in HARMLESS), report.sentences()
         assert all(one.isprintable() for one in report.sentences())
     refs = linked.git("for-each-ref", "--format=%(refname)").splitlines()
     assert all(one.startswith(("refs/heads/", "refs/loops/one/")) for one in refs), refs
@@ -498,15 +508,17 @@ def test_names_from_a_model_are_never_options(linked: Yard) -> None:
                 required = {one: "x" for one in schema.get("required", [])}
                 for name in hostile:
                     work.call(tool, **{**required, key: name})
-        listed = work.call("run_command", command="ls -A; ls -A d").text
+        listed = str(work.call("run_command", command="ls -A; ls -A d").content)
         assert {"x", "order"}.isdisjoint(listed.split()), listed
-        refs = work.call("run_command", command="git for-each-ref --format='%(refname)'").text
+        refs = str(work.call("run_command", command="git for-each-ref").content)
         assert "/-" not in refs
     assert not (linked.root / "x").exists()
 
 
 @pytest.mark.statement("H10")
-@pytest.mark.parametrize("branch", ["--x", "-b", "a;touch x", "$(x)", "a..b", "x.lock", "a\nb"])
+@pytest.mark.parametrize(
+    "branch", ["--x", "-b", "a;touch x", "a..b", "x.lock", "a\nb", "../x", "HEAD"]
+)
 def test_a_bad_name_of_a_branch_is_refused(linked: Yard, branch: str) -> None:
     """`--branch` is checked before anything is made."""
     before = digest(linked.directory)
@@ -514,6 +526,17 @@ def test_a_bad_name_of_a_branch_is_refused(linked: Yard, branch: str) -> None:
         pass
     assert digest(linked.directory) == before
     assert not any((linked.state / "worktrees").glob("*/tree"))
+
+
+@pytest.mark.statement("H10")
+@pytest.mark.parametrize("branch", ["$(id>x)", "a;id>x", "`id`", "a|id&", "'x'"])
+def test_no_shell_reads_the_name_of_a_branch(linked: Yard, branch: str) -> None:
+    """What a shell would execute is a name like any, and lands under it."""
+    report = linked.session(COMMITS, repo=linked.main, branch=branch)
+    assert report.faults == ()
+    refs = linked.git("for-each-ref", "--format=%(refname)", place=linked.main).splitlines()
+    assert f"refs/heads/{branch}" in refs
+    assert linked.git("status", "--porcelain", place=linked.main) == ""
 
 
 @pytest.mark.statement("H10")
@@ -609,7 +632,7 @@ def test_host_git_is_found_by_fixed_absolute_paths(
     linked: Yard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A `git` of the worktree, first in PATH and in the directory that is worked in, is not run."""
-    trap = f"#!/bin/sh\n{linked.command('program')}\nexec /usr/bin/git \"$@\"\n"
+    trap = f'#!/bin/sh\n{linked.command("program")}\nexec /usr/bin/git "$@"\n'
     for name in ("git", "sh", "tar", "docker"):
         linked.write(linked.root / name, trap)
         (linked.root / name).chmod(0o755)

@@ -121,7 +121,9 @@ class Yard:
         for one in (path, *made):
             os.chown(one, OWNER, OWNER)
 
-    def try_git(self, *arguments: str, place: Path | None = None) -> subprocess.CompletedProcess:
+    def try_git(
+        self, *arguments: str, place: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """What the user's own git comes to, as the user."""
         return subprocess.run(
             ["git", *arguments],
@@ -183,7 +185,7 @@ class Yard:
         with self.work(exec_id, **more) as work:
             for script in scripts:
                 result = work.call("run_command", command=script)
-                assert not (must and result.is_error), (script, result.text)
+                assert not (must and result.is_error), (script, result.content)
         report = work.loop.report
         assert report is not None
         return report
@@ -307,5 +309,3 @@ def digest(directory: Path) -> dict[str, str]:
 def changed(before: Mapping[str, str], after: Mapping[str, str]) -> set[str]:
     """Names of what came, went or is not what it was."""
     return {name for name in {*before, *after} if before.get(name) != after.get(name)}
-
-
