@@ -304,7 +304,7 @@ def test_no_tool_writes_what_git_obeys(tmp_path: Path, toolset: str, path: str) 
     """Whoever may write files has not been allowed to run commands by that."""
     is_there = path in (".git/config", "sub/../.git/config", "link/config")
     old = "[core]" if is_there else ""
-    given = {
+    given: dict[str, tuple[str, dict[str, Any]]] = {
         "standard": ("write_file", {"path": path, "content": "x"}),
         "loom": ("edit_file", {"path": path, "edits": [{"old_str": old, "new_str": "x"}]}),
         "claude-code": (
@@ -405,7 +405,7 @@ def test_new_files_are_no_repository(tmp_path: Path, toolset: str) -> None:
 async def _run_freely(work: Work) -> None:
     """The same command as any process of the box may run it."""
     box = work.opened[-1]
-    arguments = {
+    arguments: dict[str, Any] = {
         "command": "git status",
         "argv": None,
         "script": None,
