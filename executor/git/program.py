@@ -394,13 +394,8 @@ class _Call:
     async def run(self, given: bytes | int | None) -> Done:
         """Its end, and what it said."""
         async with _pipe() as (output, output_end), _pipe() as (errors, errors_end):
-            process = await asyncio.create_subprocess_exec(
-                *self._command,
-                stdin=_standard_input(given),
-                stdout=output_end.take(),
-                stderr=errors_end.take(),
-                **self._options,
-            )
+            streams = (_standard_input(given), output_end.take(), errors_end.take())
+            process = await self._started(*streams)
             is_whole = False
             try:
                 self._limit(process.pid)
@@ -411,6 +406,19 @@ class _Call:
                 return result
             finally:
                 await to_completion(_end(process, is_whole=is_whole))
+
+    async def _started(self, given: int, output: int, errors: int) -> asyncio.subprocess.Process:
+        """The process; asyncio would not end the group of one whose start is cancelled."""
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
+                *self._command, stdin=given, stdout=output, stderr=errors, **self._options
+            )
+        )
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await to_completion(_unwanted(starting))
+            raise
 
     def _limit(self, pid: int) -> None:
         """From outside, since nothing may run between fork and exec in a process of threads."""
@@ -486,6 +494,11 @@ async def _cancel(tasks: Sequence[asyncio.Future[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _unwanted(starting: asyncio.Future[asyncio.subprocess.Process]) -> None:
+    with contextlib.suppress(OSError):  # it could not be started
+        await _end(await starting, is_whole=False)
 
 
 async def _end(process: asyncio.subprocess.Process, *, is_whole: bool) -> None:

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -42,8 +43,9 @@ INSIDE = ("objects", "refs", "logs", "info", "hooks", "branches")
 
 def start() -> int:
     """A time that all that was done before is not later than."""
-    now = before_now()
-    while before_now() <= now:  # the clock of inodes stands still for milliseconds
+    now = time.time_ns()
+    # The coarse clock stands still for milliseconds, and an inode may have the fine one's time.
+    while before_now() <= now:
         pass
     return before_now()
 
