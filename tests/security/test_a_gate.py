@@ -844,7 +844,7 @@ async def start_all_the_same(
     engine: Engine, directory: Path, image: Image, runtime: str
 ) -> tuple[str, str]:
     """What a box of an image says of its directory, had the image not been refused."""
-    names = ("passwd", "group", "hosts")
+    names = ("passwd", "group", "hosts", "git_settings")
     files = {name: directory / name for name in names}
     for path in files.values():
         path.write_text("")
