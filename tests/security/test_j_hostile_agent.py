@@ -76,7 +76,8 @@ RAN = {"exit_code": 0, "signal": None, "timed_out": False, "oom": False, "limit"
        "cwd": "/workspace", "notes": [], "shell": "sh", "interpreter": None}
 for name in ("stdout", "stderr"):
     RAN[name] = {"total": 0, "head": 0, "tail": 0}
-say(encode_json(frame.READY, 0, {"hash": open("/opt/executor/hash").read().strip()}))
+hash = open("/opt/executor/hash").read().strip()
+say(encode_json(frame.READY, 0, {"hash": hash, "confined": True}))
 """
 
 
