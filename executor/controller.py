@@ -28,6 +28,7 @@ from executor.sandbox import copies, gate, spill
 from executor.sandbox.box import (
     Host,
     forbidden_places,
+    loop_claims,
     loop_quota,
     open_box,
     users_of,
@@ -323,6 +324,7 @@ class Controller:
             is_gvisor=facts.is_gvisor(runtime),
             uids=self.catalog.controller.uids if may_chown else None,
             program=self.settings.git_program,
+            claimed=functools.partial(loop_claims, host),
         )
 
     @contextlib.asynccontextmanager

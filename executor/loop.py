@@ -164,7 +164,7 @@ class Loop:
             worktree_skills=spec.worktree_skills,
             call=self._nested,
             reads_tasks=self.pipeline.has("task_output"),
-            no_git="git is hidden from this loop" if spec.git.sharing == "hidden" else None,
+            no_git=_no_git(spec, history),
             added=tuple(
                 Added(one.mount, names_of(one.path), one.is_writable) for one in spec.directories
             ),
@@ -605,7 +605,15 @@ class Loop:
     async def _bring_history_home(self) -> None:
         """What was committed leaves the box while there still is one."""
         if self._history is not None:
-            await to_completion(self._history.collect(self._lane))
+            is_open = self._lane.is_open
+            await to_completion(self._history.collect(self._lane, is_open=is_open))
+
+
+def _no_git(spec: LoopSpec, history: History | None) -> str | None:
+    """Why the boxes of a loop have no git; an outline, and an agent, have no history."""
+    if history is not None:
+        return history.no_git
+    return "git is hidden from this loop" if spec.git.sharing == "hidden" else None
 
 
 def _with_outlook(result: Result) -> Result:

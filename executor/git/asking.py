@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from executor.errors import ConfigError
 from executor.git import export, private
 from executor.git.program import Git
 from executor.git.records import TREE, Entry, State
@@ -57,8 +58,11 @@ def prepared(entry: Entry, directory: Path, users: ownership.UserMap) -> Questio
         users: which uids boxes have.
 
     Raises:
+        ConfigError: its git directory is elsewhere, and not reachable.
         OSError: there is no such directory any more.
     """
+    if entry.record.elsewhere is not None and not entry.private.is_dir():
+        raise ConfigError(f"loop {entry.record.exec_id}: {entry.record.failure}")
     status = os.stat(entry.private, follow_symlinks=False)
     outside = Owner(status.st_uid, status.st_gid)
     inside = users.inside(outside) or outside
@@ -78,6 +82,7 @@ def prepared(entry: Entry, directory: Path, users: ownership.UserMap) -> Questio
         pointer=pointer,
         stores=tuple(map(Path, record.stores)) if is_shared else (),
         identities=record.identities if is_shared else (),
+        nothing=private.write_nothing(directory / "nothing"),
     )
     spec = LoopSpec(worktree=tree, exec_id=record.exec_id, uid=inside.uid, quota="none")
     return Question(spec, view, Placed(tree))

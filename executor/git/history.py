@@ -20,17 +20,27 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from executor.errors import ConfigError, ExecutorError
-from executor.git import aftermath, checkout, commits, export, landing, private, repository
+from executor.git import (
+    aftermath,
+    checkout,
+    commits,
+    export,
+    landing,
+    private,
+    repository,
+    submodules,
+)
 from executor.git.program import Git
 from executor.git.records import TREE, Entry, Record, Records, State
 from executor.git.report import Report
 from executor.git.tidying import suffix
-from executor.git.uids import Lease, lease
+from executor.git.traces import Traces, traces
+from executor.git.uids import Lease, lease, owners_of_worktrees
 from executor.git.values import Arrival, Box, Head, Landed, Refused, Repository, Sharing
 from executor.model import GitOptions, LoopSpec
 from executor.sandbox import ownership
@@ -41,6 +51,8 @@ from executor.sandbox.measure import Stopped, before_now
 from executor.sandbox.mirror import Mirror, Moved
 from executor.sandbox.quota import Quota
 
+_PATIENCE = 10.0
+"""Seconds that somebody else may have the loop's entry while it ends."""
 _LAST = "What {exec_id} had not committed"
 
 log = logging.getLogger(__name__)
@@ -58,6 +70,8 @@ class Surroundings:
         is_gvisor: the boxes have a kernel of their own.
         uids: first and last of those that made worktrees get; None = the caller's own.
         program: git; None = it is looked for.
+        claimed: notes the directories of a loop until they were looked at, so that who comes
+            after a crash looks at them; None = nobody comes.
     """
 
     state: Path
@@ -67,6 +81,7 @@ class Surroundings:
     is_gvisor: bool = False
     uids: tuple[int, int] | None = None
     program: Path | None = None
+    claimed: Callable[[LoopSpec], contextlib.AbstractContextManager[None]] | None = None
 
 
 class History:
@@ -75,6 +90,7 @@ class History:
     Attributes:
         spec: the loop's; with the worktree that was made for it, if one was.
         view: what its boxes have of git; None = nothing.
+        no_git: why they have nothing, where a repository is hidden; None = it is not.
         notices: what a person should be told, one sentence each.
         report: what it made and left; None before the end.
     """
@@ -82,6 +98,7 @@ class History:
     def __init__(self, spec: LoopSpec, around: Surroundings) -> None:
         self.spec = spec
         self.view: GitView | None = None
+        self.no_git: str | None = None
         self.notices: list[str] = []
         self.report: Report | None = None
         self._around = around
@@ -100,6 +117,8 @@ class History:
         self._versioned: set[str] = set()
         """Directories that the loop may write and that had a `.git` before it began."""
         self._since = before_now()
+        self._traces: Traces | None = None
+        """Of the loop's own git directory when nothing was in it that has not come."""
         self._stop = threading.Event()
 
     @classmethod
@@ -112,15 +131,18 @@ class History:
             GitError: git on this machine failed.
         """
         history = cls(spec, around)
-        try:
-            if spec.repo is not None:
-                await history._make_worktree(Path(spec.repo), str(spec.branch))
-            else:
-                await history._find_repository()
-            history._remember()
-            yield history
-        finally:
-            await to_completion(history._end(), history._stop.set)
+        with contextlib.ExitStack() as claims:
+            try:
+                if spec.repo is not None:
+                    await history._make_worktree(Path(spec.repo), str(spec.branch))
+                else:
+                    await history._find_repository()
+                history._remember()
+                if around.claimed is not None:
+                    claims.enter_context(around.claimed(history.spec))
+                yield history
+            finally:
+                await to_completion(history._end(), history._stop.set)
 
     # ── before the first box ──
 
@@ -136,6 +158,7 @@ class History:
         with ownership.open_worktree(self.spec.worktree, self._around.forbidden) as worktree:
             has_git = worktree.git is not ownership.GitEntry.NONE
             if self._options.sharing == "hidden":
+                self.no_git = "git is hidden from this loop"
                 return
             if not has_git:
                 self._require_repository()
@@ -145,6 +168,7 @@ class History:
             except ConfigError as error:
                 if self._options != GitOptions():
                     raise
+                self.no_git = f"git is hidden from this loop: {error}"
                 self.notices.append(f"Git is hidden from the sandbox. {error}")
                 return
             self._repository = await repository.discover(self._git, worktree)
@@ -200,7 +224,8 @@ class History:
     def _owner_of_made(self) -> Owner:
         if self._around.uids is None:
             return Owner(os.geteuid(), os.getegid())
-        self._lease = lease(self._around.state, *self._around.uids)
+        taken = owners_of_worktrees(self._around.state)
+        self._lease = lease(self._around.state, *self._around.uids, taken=taken)
         return Owner(self._lease.uid, self._lease.uid)
 
     async def _prepare(self, origin: Repository, directory: Path, *, is_exact: bool) -> None:
@@ -229,17 +254,46 @@ class History:
             await self._prepare(origin, directory, is_exact=is_exact)
         elif room is not None:
             await asyncio.to_thread(shutil.copytree, entry.private, directory, symlinks=True)
+            # After a crash it would be taken for what the loop has made.
+            await asyncio.to_thread(entry.remove_private)
+        covers = await asyncio.to_thread(self._covers, entry, origin)
+        await self._pass_over(directory, covers)
         owner = self._owner_outside()
         await asyncio.to_thread(private.give_away, directory, owner)
         if room is None:
             quota.also(directory)
+        else:
+            noted = replace(entry.record, elsewhere=os.fspath(directory))
+            await asyncio.to_thread(entry.save, noted)
+        self._traces = await asyncio.to_thread(traces, directory)
         self.view = GitView(
             directory=directory,
             pointer=self._pointer(entry, origin, owner),
             stores=origin.stores if self._sharing is Sharing.SHARED else (),
             described=_described(self._sharing),
             identities=origin.identities if self._sharing is Sharing.SHARED else (),
+            nothing=private.write_nothing(entry.directory / "nothing"),
+            covers=tuple(covers),
         )
+
+    async def _pass_over(self, directory: Path, covers: Sequence[tuple[str, Path]]) -> None:
+        """Git inside takes submodules as they are in the index; the directory is still ours."""
+        if self._git is None or not covers:
+            return
+        paths = (path.removesuffix("/.git") for path, _ in covers)
+        await self._git.output(
+            ["update-index", "--skip-worktree", "-z", "--stdin"],
+            git_directory=directory,
+            given=b"".join(os.fsencode(path) + b"\0" for path in paths),
+        )
+
+    def _covers(self, entry: Entry, origin: Repository) -> list[tuple[str, Path]]:
+        with ownership.open_own(Path(self.spec.worktree).resolve()) as worktree:
+            root = worktree.readable()
+            try:
+                return submodules.covers(root, origin.submodules, entry.directory)
+            finally:
+                os.close(root)
 
     def _owner_outside(self) -> Owner:
         """Whose the box is, seen from outside; what it may write belongs to that one."""
@@ -286,9 +340,14 @@ class History:
             if self._lands:
                 await self._land()
 
-    async def collect(self, box: Box) -> None:
-        """Take what the loop has made out of its box, before the last one is gone."""
-        if self.view is None:
+    async def collect(self, box: Box, *, is_open: bool = True) -> None:
+        """Take what the loop has made out of its box, before the last one is gone.
+
+        Args:
+            box: opens another one where there is none any more.
+            is_open: there is one. If not, none is opened for a loop that left nothing in it.
+        """
+        if self.view is None or (not is_open and await self._has_all()):
             return
         try:
             if self._options.commit:
@@ -303,8 +362,17 @@ class History:
             self._is_unexported = True
             self._faults.append(f"the loop's commits could not be taken out of its box: {error}")
 
+    async def _has_all(self) -> bool:
+        """No ref has changed since what there was has come, and nothing else is wanted."""
+        if self.view is None or self._options.commit or self.spec.repo is not None:
+            return False
+        now = await asyncio.to_thread(traces, self.view.directory)
+        return now is not None and now == self._traces
+
     async def _take(self, box: Box, *, snapshot: bool) -> None:
         assert self._git and self._repository and self._entry and self.view, "there is git"
+        # Taken before: what changes while the box is asked has not come for certain.
+        found = await asyncio.to_thread(traces, self.view.directory)
         arrival = await export.collect(
             self._git,
             box,
@@ -320,6 +388,7 @@ class History:
             self._arrival = arrival
             if is_new:
                 await asyncio.to_thread(self._entry.arrived, arrival)
+        self._traces = found
 
     async def _land(self) -> None:
         assert self._git and self._origin and self._entry and self._arrival, "it has come"
@@ -368,6 +437,10 @@ class History:
         entry = self._entry
         if entry is None:
             return
+        async with _held(entry):
+            await self._settle_entry(entry)
+
+    async def _settle_entry(self, entry: Entry) -> None:
         try:
             if self._arrival is not None and self._lands and not entry.record.imported:
                 await self._land()
@@ -391,6 +464,7 @@ class History:
             stack.callback(os.close, source)
             stack.callback(os.close, target)
             Mirror(source, target, self._stop, directories={}).run()
+        entry.save(replace(entry.record, elsewhere=None))
 
     async def _end(self) -> None:
         """Look at what the loop left, and let go of what is needed no more."""
@@ -403,7 +477,8 @@ class History:
         entry = self._entry
         try:
             if entry is not None:
-                await asyncio.to_thread(self._close, entry)
+                async with _held(entry):
+                    await asyncio.to_thread(self._close, entry)
         except OSError as error:
             self._faults.append(f"{entry and entry.directory} could not be put in order: {error}")
         if self._lease is not None:
@@ -455,6 +530,18 @@ class History:
                 )
             finally:
                 os.close(root)
+
+
+@contextlib.asynccontextmanager
+async def _held(entry: Entry) -> AsyncIterator[None]:
+    """Keep others from the entry. Who looks at it just now is waited for, but not for ever."""
+    until = time.monotonic() + _PATIENCE
+    while True:
+        with entry.locked() as is_ours:
+            if is_ours or time.monotonic() > until:
+                yield
+                return
+        await asyncio.sleep(0.05)
 
 
 async def _ticked() -> None:

@@ -106,6 +106,13 @@ def write_pointer(path: Path) -> None:
     _write(path, POINTER.encode(), 0o444)
 
 
+def write_nothing(path: Path) -> Path:
+    """Writes an empty file, readable by every uid, that covers what nobody is to read."""
+    path.unlink(missing_ok=True)
+    _write(path, b"", 0o444)
+    return path
+
+
 def alternates(count: int) -> bytes:
     """The file `objects/info/alternates`, as the box sees the origin's stores."""
     return "".join(f"{OBJECTS}/{number}\n" for number in range(count)).encode()

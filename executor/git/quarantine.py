@@ -198,6 +198,24 @@ def repair(directory: Path) -> None:
             _remove(directory.parent / name)
 
 
+def refs(directory: Path) -> dict[str, str]:
+    """What a quarantine of ours has, by names below the loop's: for a record that lacks it.
+
+    Raises:
+        OSError: it can't be read.
+    """
+    found = {}
+    root = directory / REFS
+    for place, _, names in os.walk(root):
+        for name in names:
+            path = Path(place, name)
+            value = path.read_text("ascii", "replace").strip()
+            known = path.relative_to(root).as_posix()
+            if _NAME.fullmatch(known) and re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", value):
+                found[known] = value
+    return found
+
+
 # ─── names ──────────────────────────────────────────────────────────────────────────
 
 

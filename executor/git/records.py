@@ -30,6 +30,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from executor.errors import ConfigError
+from executor.git import quarantine
 from executor.git.values import Arrival, Head, ObjectFormat, Repository
 from executor.sandbox import descent, reaper
 from executor.sandbox.container import Owner
@@ -95,6 +96,8 @@ class Record:
         imported: whether all of the arrival has landed.
         failure: why it could not be exported; None = no attempt has failed.
         sharing: how it had the origin's objects: a box needs the same to be asked.
+        elsewhere: where its own git directory is, if not in the entry: in the file system of
+            its quota.
         version: of this layout.
     """
 
@@ -121,6 +124,7 @@ class Record:
     imported: bool = False
     failure: str | None = None
     sharing: str = "shared"
+    elsewhere: str | None = None
     version: int = VERSION
 
     @classmethod
@@ -421,11 +425,16 @@ def recover(state: Path) -> list[str]:
 
 def _settle(entry: Entry, living: set[str]) -> None:
     record = entry.record
-    if record.state is State.OPEN and record.controller in living:
-        return
+    if record.state is State.OPEN:
+        if record.controller in living:
+            return
+        record = _completed(entry)
     has_private = _has_content(entry.private)
     if has_private and record.state is not State.KEPT:
         state = State.UNEXPORTED
+    elif record.elsewhere is not None and record.state is not State.KEPT:
+        state = State.UNEXPORTED
+        record = replace(record, failure=_elsewhere(record))
     elif entry.arrival() is not None:
         state = State.KEPT
     elif has_private:
@@ -439,6 +448,30 @@ def _settle(entry: Entry, living: set[str]) -> None:
         # All of it has come: the end was interrupted before these were gone.
         entry.remove_private()
         entry.remove_worktree()
+
+
+def _completed(entry: Entry) -> Record:
+    """The record with what has come since it was written: the quarantine is there before it."""
+    record = entry.record
+    quarantine.repair(entry.quarantine)
+    refs = quarantine.refs(entry.quarantine)
+    if not refs or (record.came is not None and dict(record.came.refs) == refs):
+        return record
+    known = record.came.branch if record.came is not None else record.branch
+    on = (known or "").removeprefix("refs/")
+    branch = known if on and refs.get(on) == refs.get("head") else None
+    before = record.came.commits if record.came is not None else 0
+    note = "its controller ended before the commits that came last were counted"
+    entry.save(replace(record, came=Came(refs, branch, before, (note,)), imported=False))
+    return entry.record
+
+
+def _elsewhere(record: Record) -> str:
+    return (
+        f"its own git directory was in the file system of its quota, {record.elsewhere}, when its "
+        "controller ended; that is kept as an image now: mount it and copy that directory to "
+        f"{PRIVATE_DIRECTORY} here"
+    )
 
 
 def _has_content(directory: Path) -> bool:

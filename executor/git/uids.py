@@ -10,6 +10,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 from executor.errors import ConfigError, SandboxUnavailable
@@ -45,13 +47,32 @@ class Lease:
         self.close()
 
 
-def lease(state: Path, first: int = FIRST, last: int = LAST) -> Lease:
+def owners_of_worktrees(state: Path) -> set[int]:
+    """Whose the worktrees are that were made for loops and are still there.
+
+    The box of a controller that was killed may run on, without anybody who holds its lease;
+    its worktree is there until the box is gone and what it made was taken.
+
+    Args:
+        state: the state directory.
+    """
+    found = set()
+    for tree in (state / "worktrees").glob("*/tree"):
+        with suppress(FileNotFoundError):
+            found.add(tree.stat(follow_symlinks=False).st_uid)
+    return found
+
+
+def lease(
+    state: Path, first: int = FIRST, last: int = LAST, *, taken: Collection[int] = ()
+) -> Lease:
     """Takes the lowest uid of a range that nobody has.
 
     Args:
         state: the state directory; leases are known to all that use the same one.
         first: lowest uid.
         last: highest uid.
+        taken: uids that are not given although nobody has leased them.
 
     Raises:
         ConfigError: the range holds no uid, or one that is no ordinary user's.
@@ -65,6 +86,8 @@ def lease(state: Path, first: int = FIRST, last: int = LAST) -> Lease:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for uid in range(first, last + 1):
+            if uid in taken:
+                continue
             if (descriptor := _lock(directory / str(uid))) is not None:
                 return Lease(uid, descriptor)
     except OSError as error:

@@ -176,6 +176,12 @@ def loop_quota(host: Host, spec: LoopSpec) -> contextlib.AbstractAsyncContextMan
     return quota.opened(spec, host.identity, is_local, forbidden, host.progress)
 
 
+def loop_claims(host: Host, spec: LoopSpec) -> contextlib.AbstractContextManager[None]:
+    """What tells other loops, and who comes after a crash, of the loop's directories."""
+    forbidden = forbidden_places(host.engine, host.identity)
+    return quota.claimed(spec, host.identity, forbidden)
+
+
 def worktree_of(host: Host, spec: LoopSpec) -> ownership.Worktree:
     """Opens a loop's worktree as its boxes have it; the caller closes it.
 

@@ -213,6 +213,9 @@ class GitView:
             None = the directory is bound there itself.
         stores: object directories of the origin, read-only in the box.
         identities: device and inode that each of them must have there.
+        nothing: an empty file. It covers what a store says of those that it borrows from: they
+            are in `stores`, too, and git would complain at each command of paths that it lacks.
+        covers: paths in the worktree, and files or directories of ours that are bound over them.
         described: for `capabilities`.
     """
 
@@ -221,6 +224,8 @@ class GitView:
     stores: tuple[Path, ...] = ()
     described: str = "own"
     identities: tuple[tuple[int, int], ...] = ()
+    nothing: Path | None = None
+    covers: tuple[tuple[str, Path], ...] = ()
 
     @property
     def inside(self) -> str:
@@ -616,9 +621,13 @@ def _git_mounts(plan: Plan) -> list[dict[str, Any]]:
     mounts = [_bind(plan, git.directory, git.inside, read_only=False)]
     if git.pointer is not None:
         mounts.append(_bind(plan, git.pointer, f"{MOUNT}/.git", read_only=True))
+    for number, store in enumerate(git.stores):
+        target = f"{GIT_OBJECTS}/{number}"
+        mounts.append(_bind(plan, store, target, read_only=True))
+        if git.nothing is not None and (store / "info" / "alternates").is_file():
+            mounts.append(_bind(plan, git.nothing, f"{target}/info/alternates", read_only=True))
     return mounts + [
-        _bind(plan, store, f"{GIT_OBJECTS}/{number}", read_only=True)
-        for number, store in enumerate(git.stores)
+        _bind(plan, cover, f"{MOUNT}/{path}", read_only=True) for path, cover in git.covers
     ]
 
 

@@ -16,7 +16,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -127,11 +127,7 @@ async def opened(
     forbidden = list(forbidden)
     with contextlib.ExitStack() as stack:
         worktree = stack.enter_context(ownership.open_worktree(spec.worktree, forbidden))
-        stack.enter_context(_claimed(identity, spec, worktree))
-        for directory in spec.directories:
-            if directory.is_writable:
-                beside = stack.enter_context(ownership.open_beside(directory.path, forbidden))
-                stack.enter_context(_claimed(identity, spec, beside))
+        stack.enter_context(claimed(spec, identity, forbidden))
         quota: Quota
         if spec.quota == "none":
             quota = Quota()
@@ -154,11 +150,25 @@ async def opened(
         await _closed(quota)
 
 
-def _claimed(
-    identity: Identity, spec: LoopSpec, directory: ownership.Worktree
-) -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def claimed(spec: LoopSpec, identity: Identity, forbidden: Iterable[Path]) -> Iterator[None]:
+    """All directories that the loop may write are its own meanwhile; see `nesting`.
+
+    Raises:
+        ConfigError: one of them can't be used, or a living loop is in the way.
+    """
+    forbidden = list(forbidden)
     sets_aside = spec.git.nested == "set-aside"
-    return nesting.claimed(identity, str(spec.exec_id), directory, sets_aside=sets_aside)
+    with contextlib.ExitStack() as stack:
+        opened = [stack.enter_context(ownership.open_worktree(spec.worktree, forbidden))]
+        for one in spec.directories:
+            if one.is_writable:
+                opened.append(stack.enter_context(ownership.open_beside(one.path, forbidden)))
+        for directory in opened:
+            stack.enter_context(
+                nesting.claimed(identity, str(spec.exec_id), directory, sets_aside=sets_aside)
+            )
+        yield
 
 
 async def _closed(quota: Quota) -> None:

@@ -23,7 +23,7 @@ import pytest
 
 from executor.controller import Controller
 from executor.errors import ConfigError, NotReturned, QuotaExceeded, SandboxError
-from executor.model import Access, Limits, LoopSpec
+from executor.model import Access, GitOptions, Limits, LoopSpec
 from executor.sandbox import ext4, quota
 from executor.sandbox.engine import Engine
 from executor.sandbox.measure import Measurement, Stopped, Usage
@@ -50,12 +50,19 @@ def open_loop(
     files: int = 2000,
     runtime: str | None = None,
     uid: int | None = None,
+    sharing: str = "shared",
 ) -> Iterator[Work]:
     """A loop of a controller of its own, over `base/worktree`."""
     root = make_worktree(base / "worktree")
     limits = replace(LIMITS, disk_bytes=disk, disk_files=files)
     spec = LoopSpec(
-        worktree=root, limits=limits, exec_id="test", quota=kind, runtime=runtime, uid=uid
+        worktree=root,
+        limits=limits,
+        exec_id="test",
+        quota=kind,
+        runtime=runtime,
+        uid=uid,
+        git=GitOptions(sharing=sharing),
     )
     with LoopThread() as thread:
         settings = replace(Settings.load(), state_directory=base / "state")
@@ -342,7 +349,7 @@ def test_a_loop_works_in_a_copy_and_its_changes_come_back(tmp_path: Path) -> Non
     for path in (root, *root.iterdir()):
         os.chown(path, UID, UID)
     kept = (root / "kept").stat()
-    with open_loop(tmp_path, "loop-ext4") as work:
+    with open_loop(tmp_path, "loop-ext4", sharing="hidden") as work:
         assert "loop-ext4: hard" in work.loop.capabilities["quota"]
         assert any("does not change before" in one for one in work.loop.capabilities["notices"])
         ran = work.call(
