@@ -43,7 +43,7 @@ _KNOWN = frozenset(
     {"noop", "objectformat", "worktreeconfig", "relativeworktrees", "preciousobjects"}
 )
 _PARTS = ("info", "logs", "objects", "objects/info", "objects/pack", "refs", "refs/heads")
-_OTHERWISE = "or choose git sharing `hidden`"
+_OTHERWISE = "or hide git from the loop (--git hidden)"
 _NAMED_AT_MOST = 5
 
 

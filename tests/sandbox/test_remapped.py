@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -114,17 +116,29 @@ def test_a_uid_that_is_named_is_one_inside(engine: SecondEngine, work: Path) -> 
 
 
 @pytest.mark.parametrize("git", ["file", "directory"])
-def test_the_cover_of_git_belongs_to_the_owner(engine: SecondEngine, git: str) -> None:
-    """Inside, what covers the git entry has the worktree's owner, as git demands."""
-    own = engine.directory / f"work-{git}"
-    own.mkdir()
+def test_git_works_where_users_are_mapped(engine: SecondEngine, git: str) -> None:
+    """Inside, the git entry has the worktree's owner, as git demands; commits come out."""
+    main, own = engine.directory / f"main-{git}", engine.directory / f"work-{git}"
+    person = ("-c", "user.name=A", "-c", "user.email=a@localhost")
+    subprocess.run(["git", "init", "-q", main], check=True)
+    subprocess.run(
+        ["git", "-C", main, *person, "commit", "-q", "--allow-empty", "-m", "one"], check=True
+    )
     if git == "file":
-        (own / ".git").write_text("gitdir: /elsewhere\n")
+        subprocess.run(["git", "-C", main, "worktree", "add", "-q", own], check=True)
     else:
-        (own / ".git").mkdir()
-    os.chown(own, BASE + 1000, BASE + 1000)
-    said, _ = run(engine, own, "stat -c %u .git; rm -r .git 2>/dev/null || echo stays")
-    assert said.split() == ["1000", "stays"]
+        own = main
+    for root in {main, own}:
+        for path in (root, *root.rglob("*")):
+            os.chown(path, BASE + 1000, BASE + 1000, follow_symlinks=False)
+    said, facts = run(
+        engine, own, "stat -c %u .git && git status --short && git commit -q --allow-empty -m two"
+    )
+    assert said.split() == ["1000"]
+    assert facts["git"].startswith("own")
+    (kept,) = (engine.directory / "state" / "git").glob("*/record.json")
+    assert '"commits":1' in kept.read_text().replace(" ", "")
+    shutil.rmtree(kept.parent)
 
 
 @pytest.mark.statement("D5")
