@@ -166,7 +166,8 @@ class Git:
         found = program if program is not None else _searched()
         if found is None:
             raise ConfigError(
-                "git: there is none on this machine; install git, or hide git from the loop (--git hidden)"
+                "git: there is none on this machine; install git, or hide it from the loop "
+                "(--git hidden)"
             )
         if not found.is_absolute():
             raise ConfigError(f"git: {found} is not an absolute path; give one")
@@ -174,7 +175,8 @@ class Git:
         if version < OLDEST:
             raise ConfigError(
                 f"git: {found} is {version[0]}.{version[1]}, and {OLDEST[0]}.{OLDEST[1]} is the "
-                "oldest that will do; install a newer one, or hide git from the loop (--git hidden)"
+                "oldest that will do; install a newer one, or hide it from the loop "
+                "(--git hidden)"
             )
         return cls(found, version)
 
