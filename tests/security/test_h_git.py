@@ -433,7 +433,9 @@ def test_a_hostile_git_directory_is_refused_or_harmless(
     report = linked.session(COMMITS, PREPARED + HOSTILE[case], must=False, git=options)
     assert linked.git("fsck", "--no-dangling", "--strict") == ""
     if linked.tip() != tip:
-        assert case in HARMLESS, report.sentences()
+        # Over gVisor the directory has its objects itself, and needs no others.
+        is_copied = linked.runtime == "runsc" and case == "alternates-away"
+        assert is_copied or case in HARMLESS, report.sentences()
         assert linked.tip(f"{linked.branch}~1") == tip
         assert linked.git("log", "-1", "--format=%s") == "inside"
     else:
