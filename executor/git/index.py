@@ -18,8 +18,8 @@ from pathlib import Path
 
 from executor.git.values import GitError, ObjectFormat
 from executor.sandbox.container import Owner
+from executor.sandbox.descent import DIRECTORY
 
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _HASH_BYTES = {"sha1": 20, "sha256": 32}
 _NAME = re.compile(rb"[A-Za-z]{4}")
@@ -49,7 +49,7 @@ def opened(directory: Path, owner: Owner) -> Iterator[int]:
         GitError: a link leads to it, or its owner may not enter it.
     """
     try:
-        descriptor = os.open(directory, _DIRECTORY)
+        descriptor = os.open(directory, DIRECTORY)
         try:
             if os.readlink(f"/proc/self/fd/{descriptor}") != os.fspath(directory):
                 raise OSError(errno.ELOOP, "a link leads there")

@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from executor.git import staging
+from executor.git.private import NEUTRAL
 from executor.git.program import Git
 from executor.git.reading import read
 from executor.git.values import REFS, Arrival, GitError, Head, Landed, Repository
@@ -321,9 +322,8 @@ class _Landing:
         return (done.errors.strip() or f"exit code {done.code}") if done.code else ""
 
     def _committer(self) -> dict[str, str]:
-        person = self._origin.person
-        name, email = (person.name, person.email) if person else ("executor", "executor@localhost")
-        return {"GIT_COMMITTER_NAME": name, "GIT_COMMITTER_EMAIL": email}
+        person = self._origin.person or NEUTRAL
+        return {"GIT_COMMITTER_NAME": person.name, "GIT_COMMITTER_EMAIL": person.email}
 
     async def _refused(self, current: Mapping[str, str]) -> str | None:
         """Why the refs can't land: one that another loop of this name left would be lost."""

@@ -19,7 +19,7 @@ from executor.git.program import Git
 from executor.git.values import OBJECTS, PRIVATE, GitError, Head, Person, Repository, Sharing
 from executor.model import MOUNT, GitOptions
 from executor.sandbox.container import Owner
-from executor.sandbox.descent import Trail
+from executor.sandbox.descent import DIRECTORY, Trail
 from executor.sandbox.ownership import GitEntry
 
 POINTER = f"gitdir: {PRIVATE}\n"
@@ -359,9 +359,8 @@ def give_away(directory: Path, owner: Owner) -> None:
     Raises:
         GitError: this process may not.
     """
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        root = os.open(directory, flags)
+        root = os.open(directory, DIRECTORY)
         try:
             _give_tree(root, owner)
             os.fchown(root, owner.uid, owner.gid)

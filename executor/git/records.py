@@ -46,7 +46,6 @@ _MOST = 64 << 20
 """Bytes of a record: one of a repository with 10^5 refs has a tenth of this."""
 _NAME = re.compile(r"([a-z0-9][a-z0-9._-]{0,127})-([0-9a-f]{8})")
 _UNFINISHED = re.compile(r"\.(?:making|going)-[a-z0-9._-]{1,160}")
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ATTEMPTS = 8
 
 
@@ -244,7 +243,7 @@ class Entry:
         Raises:
             OSError: there is no room, for example; the old one is still there.
         """
-        directory = os.open(self.directory, _DIRECTORY)
+        directory = os.open(self.directory, descent.DIRECTORY)
         try:
             _write(directory, record)
         finally:
@@ -351,7 +350,7 @@ class Records:
         making = f".making-{name}"
         os.mkdir(making, 0o700, dir_fd=root)
         try:
-            directory = os.open(making, _DIRECTORY, dir_fd=root)
+            directory = os.open(making, descent.DIRECTORY, dir_fd=root)
             try:
                 if not _lock(directory, self._root / making):
                     return False  # somebody clears it away just now
@@ -595,7 +594,7 @@ def _names(directory: Path) -> list[str]:
 def _opened(directory: Path) -> Iterator[int | None]:
     """A directory's descriptor; None: it is not there, or is none."""
     try:
-        descriptor = os.open(directory, _DIRECTORY)
+        descriptor = os.open(directory, descent.DIRECTORY)
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
             raise

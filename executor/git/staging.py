@@ -20,13 +20,13 @@ from contextlib import suppress
 
 from executor.git.program import Git
 from executor.git.values import GitError, Repository
+from executor.sandbox.descent import DIRECTORY
 
 WAIT = 2.0
 """Seconds that a lock of the user's git is waited for; a `git status` holds it for less."""
 _PAUSE = 0.05
 _OURS = re.compile(r"executor-index-([0-9a-f]{40,64})")
 _LOCK = "index.lock"
-_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Index:
@@ -129,7 +129,7 @@ def _opened(repository: Repository) -> int:
     Raises:
         OSError: it can't be opened, or another user's was put there.
     """
-    directory = os.open(repository.git_directory, _FLAGS)
+    directory = os.open(repository.git_directory, DIRECTORY)
     uid = os.fstat(directory).st_uid
     if os.geteuid() == 0 and uid != repository.owner.uid:
         os.close(directory)

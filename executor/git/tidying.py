@@ -11,12 +11,11 @@ import threading
 from pathlib import Path
 
 from executor.git import aftermath
+from executor.sandbox.descent import DIRECTORY
 from executor.sandbox.nesting import Claim, claims
 from executor.text import one_line
 
 log = logging.getLogger(__name__)
-
-_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def suffix(loop: str) -> str:
@@ -44,7 +43,7 @@ def tidy(directory: Path) -> list[str]:
 
 def _look(claim: Claim, since: int) -> None:
     try:
-        root = os.open(claim.path, _FLAGS)
+        root = os.open(claim.path, DIRECTORY)
     except FileNotFoundError:
         return
     try:

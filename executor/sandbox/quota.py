@@ -25,6 +25,7 @@ from executor.errors import ConfigError, NotReturned, QuotaExceeded, SandboxErro
 from executor.model import LoopSpec, parse_size
 from executor.sandbox import ext4, nesting, ownership
 from executor.sandbox.completion import to_completion
+from executor.sandbox.descent import DIRECTORY
 from executor.sandbox.measure import Measurement, Stopped, Usage, before_now
 from executor.sandbox.mirror import Moved, Report
 from executor.sandbox.reaper import Identity
@@ -236,8 +237,7 @@ class Watch(Quota):
     def also(self, directory: Path) -> None:
         """See `Quota.also`."""
         if self._task is not None:
-            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-            self._directories.append(os.open(directory, flags))
+            self._directories.append(os.open(directory, DIRECTORY))
             self._at_first = self._free = self._free_space()
 
     async def admit(self, name: str) -> None:

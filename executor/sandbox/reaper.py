@@ -484,10 +484,9 @@ def _remove_directories(controllers: Path, dead: list[str]) -> tuple[str, ...]:
 
 def _remove_tree(parent: Path, name: str) -> bool:
     """Removes a directory by file descriptors, following no link; True when it is gone."""
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = -1
     try:
-        descriptor = os.open(parent, flags)
+        descriptor = os.open(parent, descent.DIRECTORY)
         # Copies of worktrees are among it, which boxes made as deep as they liked.
         descent.remove(name, descriptor)
     except FileNotFoundError:

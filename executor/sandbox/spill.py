@@ -19,12 +19,12 @@ from pathlib import Path
 from executor.catalog import SpillLimits
 from executor.model import RESULTS, Spilled
 from executor.sandbox.completion import to_completion
+from executor.sandbox.descent import DIRECTORY
 from executor.sandbox.reaper import Identity
 
 PIECE = 1 << 18
 """Bytes that are written at a time."""
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAMED = 3
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class Results:
     def __init__(self, directory: Path, limits: SpillLimits) -> None:
         self.directory = directory
         self._limits = limits
-        self._descriptor = os.open(directory, _DIRECTORY)
+        self._descriptor = os.open(directory, DIRECTORY)
         self._kept: dict[int, int] = {}
         self._being_written = 0
         self._last = 0
