@@ -320,11 +320,11 @@ SPEAKING = {"http", "urllib", "httpx", "aiohttp", "websockets", "requests", "ftp
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
-    """The first word of every import, wherever it stands."""
+    """The first word of every import, wherever it stands; taking addresses apart is none."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name.split(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and not node.level:
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module != "urllib.parse":
             yield (node.module or "").split(".")[0]
 
 
