@@ -639,6 +639,48 @@ def _named_directories(given: Iterable[Directory | Path | str]) -> tuple[Directo
 
 
 @dataclass(frozen=True, slots=True)
+class EgressOptions:
+    """What a loop may reach outside its boxes, through the broker; nothing by default.
+
+    Attributes:
+        hosts: `HOST`, or `*.SUFFIX` for the names below one; `:PORT` behind it for one port.
+            Without a port: 443 by CONNECT, and plain HTTP on 80.
+        setup_hosts: more of them, for the set-up alone.
+        private: exact `HOST` or `HOST:PORT` out of `hosts` whose addresses may be private ones,
+            as of a registry in the own network. For the operator to say, never for the loop.
+        ca_file: a bundle of certificates of the host's that clients in the box believe instead
+            of the image's; None = the image's.
+        connections: how many there may be at a time.
+        total_bytes: bytes (or `2g`) that the loop may send and receive in all.
+    """
+
+    hosts: tuple[str, ...] = ()
+    setup_hosts: tuple[str, ...] = ()
+    private: tuple[str, ...] = ()
+    ca_file: Path | str | None = None
+    connections: int = 64
+    total_bytes: int | str = "10g"
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A value that the loop may use and never see.
+
+    Commands find a placeholder in the variable `name`; the broker and the tools of the host put
+    the value in its place, in headers to the hosts it is for.
+
+    Attributes:
+        name: of the variable.
+        value: never shown, logged or passed to a box.
+        hosts: exact names, each with an optional `:PORT`.
+    """
+
+    name: str
+    value: str = field(repr=False)
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class LoopSpec:
     """One loop: its worktree and how it is boxed.
 
@@ -676,6 +718,10 @@ class LoopSpec:
         git: what it has of the worktree's repository, and what comes back.
         repo: a repository, bare or not, to take the worktree from; `worktree` is left out then.
         branch: of it; made at its HEAD where there is none. What the loop commits lands there.
+        egress: what it may reach outside.
+        secrets: values that it may use and never see.
+        setup: a command line that runs in each new box before its first call.
+        caches: names of directories that loops of the tenant share and that last.
     """
 
     worktree: Path | str = ""
@@ -706,6 +752,10 @@ class LoopSpec:
     git: GitOptions = GitOptions()
     repo: Path | str | None = None
     branch: str | None = None
+    egress: EgressOptions = EgressOptions()
+    secrets: tuple[Secret, ...] = ()
+    setup: str | None = None
+    caches: tuple[str, ...] = ()
 
     @property
     def directories(self) -> tuple[Directory, ...]:

@@ -19,6 +19,7 @@ BODY = 3  # raw: the input of the call
 CANCEL = 4  # empty: end the call
 CREDIT = 5  # JSON: `bytes` more live output may be sent on this channel
 PING = 6  # raw, echoed
+DIAL = 11  # JSON: port; connect this channel to the box's loopback
 # Agent to host.
 READY = 16  # JSON: the agent is up; its content hash
 PONG = 17  # raw: the payload of the ping
@@ -27,9 +28,23 @@ STDERR = 19  # raw: live output
 DATA = 20  # raw: bytes that belong to the reply which follows
 REPLY = 21  # JSON: `ok` or `error`; ends the call
 FATAL = 22  # JSON: `reason`; the agent ends
+OPEN = 23  # empty: somebody in the box has connected to the proxy; a channel of the agent's
+# Both ways, on channels that carry a connection.
+PUSH = 7  # raw: bytes of the connection, within what the other side has granted
+SHUT = 8  # empty: no more bytes come from this side
+ABORT = 9  # JSON: `reason`; the connection is over
+GRANT = 10  # JSON: `bytes` more may be pushed; the first one answers OPEN or DIAL
 
-TO_AGENT = frozenset({HELLO, CALL, BODY, CANCEL, CREDIT, PING})
-TO_HOST = frozenset({READY, PONG, STDOUT, STDERR, DATA, REPLY, FATAL})
+CARRIED = frozenset({PUSH, SHUT, ABORT, GRANT})
+TO_AGENT = frozenset({HELLO, CALL, BODY, CANCEL, CREDIT, PING, DIAL}) | CARRIED
+TO_HOST = frozenset({READY, PONG, STDOUT, STDERR, DATA, REPLY, FATAL, OPEN}) | CARRIED
+
+FROM_BOX = 1 << 31
+"""Channels from here on are numbered by the agent; the others by the host."""
+WINDOW = 1 << 18
+"""Bytes of one connection that may be under way in one direction."""
+MAX_CONNECTIONS = 64
+"""Of one box, in either direction, at a time."""
 
 _to_text = json.JSONEncoder(separators=(",", ":")).encode
 
