@@ -12,7 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -44,13 +44,26 @@ class AuditLog:
         Raises:
             ConfigError: the log can't be written, so what it was to record must not happen.
         """
+        self.extend([(event, facts)])
+
+    def extend(self, entries: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+        """Adds lines, in order; all of them are on the disk when this returns.
+
+        Args:
+            entries: event and facts of each, as `append` takes them.
+
+        Raises:
+            ConfigError: as `append`; the first of them may be in the log.
+        """
+        if not entries:
+            return
         try:
             with self._locked() as file:
                 before, torn = _last_lines(file)
                 if torn:
                     os.write(file, b"\n")
-                    before = self._write(file, TORN, {"torn": _digest(torn)}, before)
-                self._write(file, event, facts, before)
+                    entries = [(TORN, {"torn": _digest(torn)}), *entries]
+                self._write(file, entries, before)
         except OSError as error:
             raise ConfigError(
                 f"audit log: {self.path} can't be written ({error.strerror}), and nothing that "
@@ -78,18 +91,29 @@ class AuditLog:
         finally:
             os.close(file)
 
-    def _write(self, file: int, event: str, facts: dict[str, Any], before: bytes) -> bytes:
-        """Appends one line and notes its hash; returns it."""
+    def _write(
+        self, file: int, entries: Sequence[tuple[str, Mapping[str, Any]]], before: bytes
+    ) -> None:
+        """Appends the lines and notes the hash of the last one."""
+        if len(entries) > 1:
+            self._note(f"{_digest(before)} {len(entries)}")
         moment = datetime.now(UTC).isoformat(timespec="milliseconds")
-        entry = {"time": moment, "event": event, **facts, "before": _digest(before)}
-        line = json.dumps(entry).encode("ascii")
-        if os.write(file, line + b"\n") != len(line) + 1:
+        lines: list[bytes] = []
+        for event, facts in entries:
+            entry = {"time": moment, "event": event, **facts, "before": _digest(before)}
+            before = json.dumps(entry).encode("ascii")
+            lines.append(before + b"\n")
+        data = b"".join(lines)
+        if os.write(file, data) != len(data):
             raise OSError(0, "the disk is full")
         os.fsync(file)
+        self._note(_digest(before))
+
+    def _note(self, head: str) -> None:
+        """What `verify` looks for: a line's hash, and how many may follow; one if not said."""
         fresh = self._head.with_suffix(f".{os.getpid()}")
-        fresh.write_text(_digest(line), "ascii")
+        fresh.write_text(head, "ascii")
         fresh.replace(self._head)
-        return line
 
 
 def _digest(line: bytes) -> str:
@@ -123,9 +147,11 @@ def _chain_faults(lines: list[bytes]) -> Iterator[str]:
 
 
 def _head_faults(lines: list[bytes], head: str) -> Iterator[str]:
-    """A crash may come between a line and its note, which then is one behind."""
+    """A crash may come between lines and their note, which then is so many behind."""
+    digest, _, count = head.partition(" ")
     known = [_FIRST, *map(_digest, lines)]
-    if head not in known[-2:]:
+    behind = int(count) if count.isdecimal() else 1
+    if digest not in known[-1 - behind :]:
         yield f"the last of the {len(lines)} lines is not the one that was written last"
 
 

@@ -6,38 +6,37 @@ is wrong is reported at once, each fault with its file, its key and the mend.
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
+from executor.catalog_tables import Lane as Lane  # noqa: PLC0414 - who uses a catalog has it from here
+from executor.catalog_tables import instead, shape_faults, shown
 from executor.errors import ConfigError
-from executor.model import Access, GitOptions, Limits, LoopSpec, parse_size, plain
+from executor.model import (
+    Access,
+    EgressOptions,
+    GitOptions,
+    Limits,
+    LoopSpec,
+    cache_faults,
+    parse_size,
+    plain,
+    setup_faults,
+)
 from executor.rules import Rules
-
-Lane = Literal["no-net", "net", "heavy"]
 
 PACKAGED = "catalog.toml"
 
 PROJECT = ("build", "test", "validate")
 """Tools that run a command of the project's, which a catalog may name."""
-
-_LATER = frozenset(
-    {
-        *("web_fetch", "web_search"),
-    }
-)
-"""Tools that catalogs written for this kind of executor name and that are not built yet:
-their tables are checked like any other and have no effect."""
 
 _LIMIT_NAMES = frozenset(field.name for field in fields(Limits))
 
@@ -111,6 +110,30 @@ class ToolEntry:
     def words(self) -> tuple[str, ...] | None:
         """The words of the command that this tool is; None = it is one of ours."""
         return self.command if isinstance(self.command, tuple) else None
+
+
+@dataclass(frozen=True, slots=True)
+class LaneEntry:
+    """What the catalog says about one lane: the kind of box that tools are meant for.
+
+    Lanes of a loop whose boxes would be alike share one; see `executor.lanes`.
+
+    Attributes:
+        network: `none`; `broker`, what the loop's egress rules allow, through the broker; or
+            `bridge`, the engine's network without any protection of ours.
+        image, runtime, memory, cpus, pids: of its box; None = as the loop says.
+        slots: how many of its calls run at a time.
+        queue: how many may wait for a slot; one more is refused.
+    """
+
+    network: Literal["none", "broker", "bridge"] = "none"
+    image: str | None = None
+    runtime: str | None = None
+    memory: int | str | None = None
+    cpus: float | None = None
+    pids: int | None = None
+    slots: int = 10
+    queue: int = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +226,9 @@ class Policy:
         apparmor_profile: name of a loaded profile for every box; None = the engine's.
         uids: first and last of those that worktrees get which are made for loops, one each,
             where the controller may give files away.
+        images: names and patterns of images that loops may have, besides ours and those that
+            are given by digest; None = all that are on the engine, and for several parties
+            none but those.
     """
 
     tenancy: Literal["single", "multi"] = "single"
@@ -211,6 +237,7 @@ class Policy:
     require_access_control: bool = False
     apparmor_profile: str | None = None
     uids: tuple[int, int] = (1_900_000_000, 1_900_000_999)
+    images: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +288,45 @@ class SpillLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class WebSearchOptions:
+    """What the catalog's `[web_search]` says. The provider's key comes from the environment.
+
+    Attributes:
+        provider: which of the search APIs answers.
+        results: how many are asked for where the model does not say.
+        engine: Google's Programmable Search Engine to ask (its `cx`); None = the settings'.
+    """
+
+    provider: Literal["google", "serper"] = "serper"
+    results: int = 5
+    engine: str | None = None
+
+    @property
+    def most(self) -> int:
+        """How many results the provider gives at most for one search."""
+        return MOST_RESULTS[self.provider]
+
+
+MOST_RESULTS = {"google": 10, "serper": 100}
+"""By provider; what their APIs take as `num`."""
+
+
+@dataclass(frozen=True, slots=True)
+class OracleOptions:
+    """What the catalog's `[oracle]` says of the second model, which `oracle` asks.
+
+    Attributes:
+        model: its name; None = there is none, and the tool is not offered.
+        max_tokens: the longest answer.
+        prompt: what it is told of itself; None = the tool's own text.
+    """
+
+    model: str | None = None
+    max_tokens: int = 4096
+    prompt: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Catalog:
     """The whole catalog, checked.
 
@@ -275,6 +341,10 @@ class Catalog:
         prompts: what a plan may ask for, in lower case → the rules that allow it.
         spill: how much is kept of long outputs.
         agents: types of subagents, by name.
+        lanes: by name; there are `no-net`, `net` and `heavy`, and no others.
+        egress: defaults of a run, as arguments of `EgressOptions`, but for its hosts.
+        web_search: who searches.
+        oracle: which second model is asked.
     """
 
     tools: Mapping[str, ToolEntry]
@@ -287,14 +357,18 @@ class Catalog:
     prompts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     spill: SpillLimits = SpillLimits()
     agents: Mapping[str, AgentEntry] = field(default_factory=dict)
+    lanes: Mapping[Lane, LaneEntry] = field(default_factory=dict)
+    egress: Mapping[str, Any] = field(default_factory=dict)
+    web_search: WebSearchOptions = WebSearchOptions()
+    oracle: OracleOptions = OracleOptions()
 
     def loop_spec(self, worktree: Path | str, **given: Any) -> LoopSpec:
         """A specification from the `[loop]` defaults; what is given and not None wins.
 
         Args:
             worktree: the directory that the loop works in.
-            given: fields of `LoopSpec` and of `Limits`, side by side; `git` as a table of
-                fields of `GitOptions`.
+            given: fields of `LoopSpec` and of `Limits`, side by side; `git` and `egress` as
+                tables of fields of `GitOptions` and `EgressOptions`.
         """
         values = {**self.loop, **{key: value for key, value in given.items() if value is not None}}
         values["environment"] = {
@@ -304,6 +378,9 @@ class Catalog:
         for name in ("add_dirs", "skills"):
             values[name] = tuple(map(_at_home, values.get(name, ())))
         values["git"] = _git_options(self.loop.get("git", {}), given.get("git") or {})
+        values["egress"] = _egress_options(self.egress, self.loop, given.get("egress") or {})
+        values["caches"] = tuple(values.get("caches", ()))
+        values.pop("setup_egress", None)
         limits = {name: values.pop(name) for name in _LIMIT_NAMES & values.keys()}
         return LoopSpec(worktree=worktree, limits=Limits(**limits), **values)
 
@@ -314,7 +391,7 @@ class Catalog:
             ConfigError: there is none; names what there is.
         """
         if name not in self.toolsets:
-            raise ConfigError(f"toolset: there is no {name!r}{_instead(name, self.toolsets)}")
+            raise ConfigError(f"toolset: there is no {name!r}{instead(name, self.toolsets)}")
 
     def faults(self, spec: LoopSpec) -> list[str]:
         """What this catalog finds wrong with a specification, one sentence each."""
@@ -324,7 +401,7 @@ class Catalog:
             ("loop_type", spec.loop_type, self.loop_types),
         ):
             if value is not None and value not in known:
-                found.append(f"{option}: there is no {value!r}{_instead(value, known)}")
+                found.append(f"{option}: there is no {value!r}{instead(value, known)}")
         longest = {name: entry.max_timeout_ms for name, entry in self.tools.items()}
         return found + _call_timeout_faults(spec.limits.call_timeout, longest)
 
@@ -335,6 +412,18 @@ def _git_options(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> GitOp
     if "paths" in values:
         values["paths"] = tuple(values["paths"])
     return GitOptions(**values)
+
+
+def _egress_options(
+    defaults: Mapping[str, Any], loop: Mapping[str, Any], given: Mapping[str, Any]
+) -> EgressOptions:
+    """What a loop may reach: `[egress]` and `[loop]`; what is given and not None wins."""
+    hosts = {"hosts": loop.get("egress", ()), "setup_hosts": loop.get("setup_egress", ())}
+    values = {**defaults, **hosts}
+    values |= {key: value for key, value in given.items() if value is not None}
+    for name in ("hosts", "setup_hosts", "private"):
+        values[name] = tuple(values.get(name, ()))
+    return EgressOptions(**{**values, "ca_file": _at_home(values.get("ca_file"))})
 
 
 def _at_home(directory: Any) -> Any:
@@ -359,162 +448,19 @@ def _call_timeout_faults(seconds: float | None, longest: Mapping[str, int | None
     ]
 
 
-# ─── the file as it is written ──────────────────────────────────────────────────────
+# ─── the files ───────────────────────────────────────────────────────────────────────
 
-_Count = Annotated[int, Field(ge=1)]
-_Names = Annotated[list[str], Field(min_length=1)]
-
-
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+JudgeHosts = Callable[[EgressOptions], list[str]]
+"""Finds what is wrong with lists of hosts: `executor.egress.options.host_faults`. Catalogs are
+below it, and are told it where a whole file is to be checked before any loop is."""
 
 
-class _ParamTable(_Table):
-    type: Literal["string", "integer", "number", "boolean"] | None = None
-    description: Annotated[str, Field(min_length=1)] | None = None
-    enum: _Names | None = None
-    required: bool | None = None
-
-
-class _ToolTable(_Table):
-    lane: Lane | None = None
-    access: Literal["read", "write", "exec", "network", "session"] | None = None
-    timeout_ms: _Count | None = None
-    max_timeout_ms: _Count | None = None
-    max_output_bytes: Annotated[int, Field(ge=1000)] | None = None
-    keep: Literal["start", "end", "both"] | None = None
-    description: Annotated[str, Field(min_length=1)] | None = None
-    enabled: bool | None = None
-    command: str | list[str] | None = None
-    params: dict[str, _ParamTable] | None = None
-
-
-class _ToolsetTable(_Table):
-    base: str | None = None
-    tools: _Names | None = None
-    line_separator: Annotated[str, Field(min_length=1, max_length=8)] | None = None
-    merge_stderr: bool | None = None
-    reads: Literal["iteration", "loop"] | None = None
-    reach: Literal["worktree", "box"] | None = None
-    relative_to: Literal["root", "cwd"] | None = None
-    shown: Literal["relative", "absolute"] | None = None
-    unit: Literal["bytes", "characters"] | None = None
-    limits: dict[str, Annotated[int, Field(ge=1000)]] | None = None
-
-
-class _LoopTypeTable(_Table):
-    tools: _Names
-    require_validation: bool | None = None
-
-
-class _AgentTable(_Table):
-    description: Annotated[str, Field(min_length=1)] | None = None
-    tools: _Names | None = None
-    model: Annotated[str, Field(min_length=1)] | None = None
-    mode: Literal["default", "plan", "acceptEdits", "bypass"] | None = None
-    isolation: Literal["copy", "read-only"] | None = None
-    prompt: str | None = None
-
-
-class _GitTable(_Table):
-    sharing: Literal["shared", "copy", "shallow", "hidden"] | None = None
-    landing: Literal["keep", "refs", "branch"] | None = None
-    commit: bool | None = None
-    message: str | None = None
-    paths: list[str] | None = None
-    name: str | None = None
-    email: str | None = None
-    nested: Literal["set-aside", "report"] | None = None
-    pack_bytes: str | int | None = None
-
-
-class _LoopTable(_Table):
-    memory: str | int | None = None
-    cpus: float | None = None
-    pids: int | None = None
-    call_timeout: float | None = None
-    max_seconds: float | None = None
-    file_bytes: str | int | None = None
-    open_files: _Count | None = None
-    disk_bytes: str | int | None = None
-    disk_files: _Count | None = None
-    idle_seconds: float | None = None
-    toolset: str | None = None
-    loop_type: str | None = None
-    mode: Literal["default", "plan", "acceptEdits", "bypass"] | None = None
-    image: str | None = None
-    runtime: str | None = None
-    environment: dict[str, str] | None = None
-    uid: int | None = None
-    add_dirs: list[str] | None = None
-    skills: list[str] | None = None
-    worktree_skills: bool | None = None
-    text_only: bool | None = None
-    tenant: str | None = None
-    seccomp: Literal["standard", "strict"] | None = None
-    quota: Literal["none", "watch", "loop-ext4"] | None = None
-    git: _GitTable | None = None
-
-
-class _ControllerTable(_Table):
-    tenancy: Literal["single", "multi"] | None = None
-    allow_shared_kernel: bool | None = None
-    require_patched_engine: bool | None = None
-    require_access_control: bool | None = None
-    apparmor_profile: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")] | None = None
-    uids: Annotated[list[_Count], Field(min_length=2, max_length=2)] | None = None
-
-
-class _PermissionsTable(_Table):
-    allow: list[str] | None = None
-    ask: list[str] | None = None
-    deny: list[str] | None = None
-    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-
-
-class _SpillTable(_Table):
-    call_bytes: str | int | None = None
-    loop_bytes: str | int | None = None
-    files: _Count | None = None
-
-
-class _HookTable(_Table):
-    event: Literal["PreToolUse", "PostToolUse", "PostToolUseFailure", "PostTools"]
-    command: str | list[str]
-    matcher: Annotated[str, Field(min_length=1)] | None = None
-    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-
-
-class _File(_Table):
-    tools: dict[str, _ToolTable] = {}
-    toolsets: dict[str, _ToolsetTable] = {}
-    loop_types: dict[str, _LoopTypeTable] = {}
-    loop: _LoopTable = _LoopTable()
-    controller: _ControllerTable = _ControllerTable()
-    permissions: _PermissionsTable = _PermissionsTable()
-    spill: _SpillTable = _SpillTable()
-    hooks: list[_HookTable] = []
-    prompts: dict[str, _Names] = {}
-    agents: dict[str, _AgentTable] = {}
-
-
-_TABLES: dict[str, type[_Table]] = {
-    "tools": _ToolTable,
-    "toolsets": _ToolsetTable,
-    "loop_types": _LoopTypeTable,
-    "hooks": _HookTable,
-    "agents": _AgentTable,
-}
-_SINGLE: dict[str, type[_Table]] = {
-    "loop": _LoopTable,
-    "controller": _ControllerTable,
-    "permissions": _PermissionsTable,
-    "spill": _SpillTable,
-}
-
-
-def load(config: Path | str | None = None) -> Catalog:
+def load(config: Path | str | None = None, hosts: JudgeHosts | None = None) -> Catalog:
     """The packaged catalog with the user's file over it.
+
+    Args:
+        config: the file; None = there is none.
+        hosts: reads lists of hosts; None = that is done when a loop is opened.
 
     Raises:
         ConfigError: the file can't be read, or anything in it is wrong; all faults.
@@ -527,14 +473,15 @@ def load(config: Path | str | None = None) -> Catalog:
             raise ConfigError(f"{config}: there is no such file; give an existing one") from None
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{config}: can't be read ({error}); give a TOML file") from error
-    return parse(sources)
+    return parse(sources, hosts)
 
 
-def parse(sources: Sequence[tuple[str, str]]) -> Catalog:
+def parse(sources: Sequence[tuple[str, str]], hosts: JudgeHosts | None = None) -> Catalog:
     """Catalog texts, the packaged one first, → the catalog. Pure.
 
     Args:
         sources: (file name for messages, TOML text) in rising order of precedence.
+        hosts: as in `load`.
 
     Raises:
         ConfigError: with every fault of every source.
@@ -547,11 +494,13 @@ def parse(sources: Sequence[tuple[str, str]]) -> Catalog:
         except tomllib.TOMLDecodeError as error:
             faults.append(f"{name}: not valid TOML: {error}; mend the syntax there")
             continue
-        found, sound = _shape_faults(table)
+        found, sound = shape_faults(table)
         if merged:
             found += _name_faults(table, merged)
         before, merged = merged, _merge(merged, sound)
         found += _sense_faults(merged, sound, first=not before)
+        if hosts is not None:
+            found += _host_faults(merged, hosts)
         faults += [f"{name}: {fault}" for fault in found]
     if faults:
         raise ConfigError(faults)
@@ -559,9 +508,8 @@ def parse(sources: Sequence[tuple[str, str]]) -> Catalog:
 
 
 def _build(merged: Mapping[str, Any]) -> Catalog:
-    tools = {name: _tool(entry) for name, entry in merged["tools"].items() if name not in _LATER}
     return Catalog(
-        tools=tools,
+        tools={name: _tool(entry) for name, entry in merged["tools"].items()},
         toolsets={
             name: _toolset(_merge(merged["toolsets"].get(entry.get("base"), {}), entry))
             for name, entry in merged["toolsets"].items()
@@ -583,6 +531,10 @@ def _build(merged: Mapping[str, Any]) -> Catalog:
             for name, entry in merged.get("agents", {}).items()
             if "description" in entry
         },
+        lanes={name: LaneEntry(**entry) for name, entry in merged["lanes"].items()},
+        egress=merged.get("egress", {}),
+        web_search=WebSearchOptions(**merged.get("web_search", {})),
+        oracle=OracleOptions(**merged.get("oracle", {})),
     )
 
 
@@ -634,7 +586,8 @@ def _spill(entry: Mapping[str, Any]) -> SpillLimits:
 
 def _policy(entry: Mapping[str, Any]) -> Policy:
     first, last = entry.get("uids", Policy().uids)
-    return Policy(**{**entry, "uids": (first, last)})
+    images = tuple(entry["images"]) if "images" in entry else None
+    return Policy(**{**entry, "uids": (first, last), "images": images})
 
 
 def _permissions(entry: Mapping[str, Any]) -> Permissions:
@@ -661,119 +614,35 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 # ─── faults ─────────────────────────────────────────────────────────────────────────
 
 
-def _shape_faults(table: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
-    """Unknown keys and wrong types of one file, and the file without them."""
-    try:
-        _File.model_validate(table)
-    except ValidationError as error:
-        # A key that may have one of two types is reported once, not once for each type.
-        found = {_key(item["loc"]): item for item in error.errors()}
-        for key in found:
-            table = _without(table, key.split("."))
-        return [f"{key}: {_shape_fault(item)}" for key, item in found.items()], table
-    return [], table
-
-
-def _without(table: dict[str, Any], key: Sequence[str]) -> dict[str, Any]:
-    """The table without this key, so that the rest of it can still be judged."""
-    first, *rest = key
-    below = table.get(first)
-    kept = {name: value for name, value in table.items() if name != first}
-    if rest and isinstance(below, dict) and rest[0] in below:
-        kept[first] = _without(below, rest)
-    return kept
-
-
-def _key(location: Sequence[int | str]) -> str:
-    parts = [str(part) for part in location]
-    if parts[-1] in ("int", "str", "float", "list[str]") and len(parts) > 1:
-        parts.pop()
-    return ".".join(parts)
-
-
-def _shape_fault(item: Any) -> str:
-    location, kind, given = item["loc"], item["type"], item["input"]
-    if kind == "extra_forbidden":
-        known = _known_keys(location)
-        return f"unknown key{_instead(str(location[-1]), known)}"
-    if kind == "missing":
-        return "is missing; add it"
-    mends = {
-        "literal_error": f"is {given!r}; write {_expected(item)}",
-        "greater_than_equal": f"is {given!r}; write {_bound(item)} or more",
-        "too_short": "is empty; name at least one",
-        "string_too_short": "is empty; write some text",
-        "string_too_long": f"is {given!r}; write at most {item.get('ctx', {}).get('max_length')}"
-        " characters",
-    }
-    if kind in mends:
-        return mends[kind]
-    return f"is {_shown(given)}; write {_wanted(location, kind)}"
-
-
-def _known_keys(location: Sequence[int | str]) -> Iterable[str]:
-    if len(location) == 1:
-        return _File.model_fields
-    if location[0] in _SINGLE:
-        if location[:2] == ("loop", "git") and len(location) > 2:
-            return _GitTable.model_fields
-        return _SINGLE[str(location[0])].model_fields
-    if location[2:3] == ("params",):
-        return _ParamTable.model_fields
-    return _TABLES[str(location[0])].model_fields
-
-
-def _expected(item: Any) -> str:
-    return str(item.get("ctx", {}).get("expected", "an allowed value")).replace("'", '"')
-
-
-def _bound(item: Any) -> str:
-    return str(item.get("ctx", {}).get("ge"))
-
-
-def _shown(value: Any) -> str:
-    kinds = {bool: "true or false", str: "text", dict: "a table", list: "a list", float: "a number"}
-    return kinds.get(type(value), "a whole number" if isinstance(value, int) else "no such value")
-
-
-_SIZES = ("memory", "file_bytes", "disk_bytes", "call_bytes", "loop_bytes")
-
-
-def _wanted(location: Sequence[int | str], kind: str) -> str:
-    if location[-2:-1] and location[-2] in _SIZES:
-        return 'a size, for example "2g"'
-    wants = {
-        "int_type": "a whole number",
-        "float_type": "a number",
-        "string_type": "text in quotes",
-        "bool_type": "true or false",
-        "list_type": 'a list of names, for example ["read_file"]',
-        "dict_type": "a table",
-        "model_type": f"a table, [{'.'.join(str(part) for part in location)}]",
-        "model_attributes_type": f"a table, [{'.'.join(str(part) for part in location)}]",
-    }
-    return wants.get(kind, "another value")
-
-
 def _name_faults(table: Mapping[str, Any], base: Mapping[str, Any]) -> list[str]:
-    """Tables of a user's file that name a tool or toolset which does not exist."""
-    found: list[str] = []
-    for kind, later in (("tools", _LATER), ("toolsets", frozenset[str]())):
+    """Tables of a user's file that name a tool, toolset or lane which does not exist."""
+    found = [
+        f"lanes.{name}: there is no such lane{instead(name, base['lanes'])}"
+        for name in _table(table, "lanes")
+        if name not in base["lanes"]
+    ]
+    for kind in ("tools", "toolsets"):
         tables = table.get(kind)
         if not isinstance(tables, Mapping):
             continue
         for name, given in tables.items():
             if _is_own(kind, name, given, base):
                 found += _own_faults(kind, name, given, base)
-            elif name not in base[kind] and name not in later:
+            elif name not in base[kind]:
                 own = "command" if kind == "tools" else "base"
                 found.append(
-                    f"{kind}.{name}: unknown name{_instead(name, base[kind])}; one of your own "
+                    f"{kind}.{name}: unknown name{instead(name, base[kind])}; one of your own "
                     f"needs {own}"
                 )
-            elif kind == "tools" and name not in later and isinstance(given, Mapping):
+            elif kind == "tools" and isinstance(given, Mapping):
                 found += _idle_faults(name, given, base[kind][name])
     return found
+
+
+def _table(file: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """A table of a file; an empty one where it is something else."""
+    found = file.get(key)
+    return found if isinstance(found, Mapping) else {}
 
 
 def _is_own(kind: str, name: str, given: Any, base: Mapping[str, Any]) -> bool:
@@ -782,7 +651,7 @@ def _is_own(kind: str, name: str, given: Any, base: Mapping[str, Any]) -> bool:
         return False
     if kind == "toolsets":
         return "base" in given
-    return name not in _LATER and ("command" in given or "params" in given)
+    return "command" in given or "params" in given
 
 
 def _own_faults(
@@ -795,7 +664,7 @@ def _own_faults(
         if given["base"] in base[kind]:
             return []
         return [f"{kind}.{name}.base: there is no toolset {given['base']!r}"
-                f"{_instead(str(given['base']), base[kind])}"]  # fmt: skip
+                f"{instead(str(given['base']), base[kind])}"]  # fmt: skip
     return [f"{kind}.{name}.{fault}" for fault in _command_faults(given)]
 
 
@@ -851,7 +720,7 @@ def _idle_faults(name: str, given: Mapping[str, Any], known: Mapping[str, Any]) 
         for key in ("keep", "max_timeout_ms", "command", "params")
         if key in given and key not in known and not (key == "command" and name in PROJECT)
     ] + [
-        f"tools.{name}.command: is {_shown(given['command'])}; write one line, for example "
+        f"tools.{name}.command: is {shown(given['command'])}; write one line, for example "
         '"make check"'
         for _ in range(name in PROJECT and "command" in given)
         if not isinstance(given["command"], str)
@@ -870,32 +739,64 @@ def _sense_faults(merged: Mapping[str, Any], table: Mapping[str, Any], first: bo
             )
     for name, entry in merged["loop_types"].items():
         for tool in entry.get("tools", ()):
-            if tool not in merged["tools"] or tool in _LATER:
+            if tool not in merged["tools"]:
                 found.append(
                     f"loop_types.{name}.tools: there is no tool {tool!r}"
-                    f"{_instead(tool, set(merged['tools']) - _LATER)}"
+                    f"{instead(tool, merged['tools'])}"
                 )
     for name, entry in merged["toolsets"].items():
         found += [
-            f"toolsets.{name}.limits: there is no tool {tool!r}{_instead(tool, merged['tools'])}"
+            f"toolsets.{name}.limits: there is no tool {tool!r}{instead(tool, merged['tools'])}"
             for tool in entry.get("limits", ())
             if tool not in merged["tools"]
         ]
         found += [
-            f"toolsets.{name}.tools: there is no tool {tool!r}{_instead(tool, merged['tools'])}"
+            f"toolsets.{name}.tools: there is no tool {tool!r}{instead(tool, merged['tools'])}"
             for tool in entry.get("tools", ())
-            if tool not in merged["tools"] or tool in _LATER
+            if tool not in merged["tools"]
         ]
     found += [
         f"agents.{name}.description: is missing; say what such agents are good for"
         for name, entry in merged.get("agents", {}).items()
         if "description" not in entry
     ]
+    for name, lane in table.get("lanes", {}).items():
+        found += [f"lanes.{name}.{fault}" for fault in _lane_faults(name, lane)]
     if first or "loop" in table:
         found += _loop_faults(merged)
+    if "egress" in table:
+        found += _egress_options(table["egress"], {}, {}).faults()
+    if "web_search" in table:
+        found += _web_search_faults(WebSearchOptions(**merged["web_search"]))
     if "spill" in table:
         found += _spill_faults(merged["spill"])
     return found + _rule_faults(table)
+
+
+def _host_faults(merged: Mapping[str, Any], hosts: JudgeHosts) -> list[str]:
+    options = _egress_options(merged.get("egress", {}), merged.get("loop", {}), {})
+    return [fault if fault.startswith("egress.") else f"loop.{fault}" for fault in hosts(options)]
+
+
+def _web_search_faults(options: WebSearchOptions) -> list[str]:
+    if options.results <= options.most:
+        return []
+    return [
+        f"web_search.results: {options.results} is more than the {options.most} that "
+        f"{options.provider} gives; lower it"
+    ]
+
+
+def _lane_faults(name: str, given: Mapping[str, Any]) -> list[str]:
+    """What a lane's table says that its box can't be."""
+    limits = {key: given[key] for key in ("memory", "cpus", "pids") if key in given}
+    if name == "no-net" and given.get("network", "none") != "none":
+        return [
+            f'network: is "{given["network"]}", but no-net is the lane without network; write '
+            '"none", or give its tools another lane',
+            *Limits(**limits).faults(),
+        ]
+    return Limits(**limits).faults()
 
 
 def _spill_faults(given: Mapping[str, Any]) -> list[str]:
@@ -935,17 +836,12 @@ def _loop_faults(merged: Mapping[str, Any]) -> list[str]:
     limits = Limits(**{name: loop[name] for name in _LIMIT_NAMES & loop.keys()})
     found = [f"loop.{fault}" for fault in limits.faults()]
     found += [f"loop.{fault}" for fault in _git_options(loop.get("git", {}), {}).faults()]
+    found += [f"loop.{fault}" for fault in setup_faults(loop.get("setup"))]
+    found += [f"loop.{fault}" for fault in cache_faults(loop.get("caches", ()))]
     longest = {name: entry.get("max_timeout_ms") for name, entry in merged["tools"].items()}
     found += [f"loop.{fault}" for fault in _call_timeout_faults(limits.call_timeout, longest)]
     for key, known in (("toolset", merged["toolsets"]), ("loop_type", merged["loop_types"])):
         value = loop.get(key)
         if value is not None and value not in known:
-            found.append(f"loop.{key}: there is no {value!r}{_instead(value, known)}")
+            found.append(f"loop.{key}: there is no {value!r}{instead(value, known)}")
     return found
-
-
-def _instead(name: str, known: Iterable[str]) -> str:
-    """`; did you mean X?` where something is near, else the list of what there is."""
-    names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(names)}"

@@ -16,17 +16,21 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from executor import toolsets
 from executor.audit import AuditLog
-from executor.catalog import Catalog, load
+from executor.catalog import Catalog, OracleOptions, WebSearchOptions, load
 from executor.coordination import Coordinator, LocalCoordinator, Member
+from executor.egress import options as egress
+from executor.egress.secrets import Secrets
 from executor.errors import ConfigError, EngineError, SandboxUnavailable
 from executor.hooks import Hooks
-from executor.lane import Opener
+from executor.lane import OpenBox, Opener
+from executor.lanes import Outfit, Terms, terms_of
 from executor.loop import Company, Loop, names_of, rules_of
 from executor.model import LoopSpec
 from executor.permissions import Mode
 from executor.sandbox import copies, gate, spill
 from executor.sandbox.box import (
     Host,
+    admit,
     forbidden_places,
     loop_claims,
     loop_quota,
@@ -44,13 +48,14 @@ from executor.sandbox.reaper import Identity, reap
 from executor.sandbox.runtime import silent
 from executor.settings import Settings
 from executor.text import one_line
-from executor.tool import Agents, Approver, Registry, Spill, Tool
+from executor.tool import Agents, Approver, Registry, SecondModel, Spill, Tool, Web
 from executor.tools.agents import MAX_DEPTH
 
 if TYPE_CHECKING:
     from executor.git.history import History, Surroundings
     from executor.git.records import Entry
     from executor.messages import Model
+    from executor.search import Provider
     from executor.subagents import Agent
 
 SWEEP_INTERVAL = 300.0
@@ -70,14 +75,14 @@ class _Boxes:
 
     Attributes:
         spec: the loop's, with its worktree.
-        opener: opens one.
+        outfit: opens them.
         source: opens the worktree as they have it.
         results: where long outputs are kept.
         history: of its worktree's repository.
     """
 
     spec: LoopSpec
-    opener: Opener
+    outfit: Outfit
     source: Source
     results: Spill | None = None
     history: History | None = None
@@ -122,7 +127,8 @@ class Controller:
         self._coordinator: Coordinator = coordinator or LocalCoordinator()
         before = Hooks.from_catalog(self.catalog.hooks)
         own = _own(tools, self.catalog)
-        self._company = Company(own, before + (hooks or Hooks()), approver, leader)
+        web = _web_of(self.settings, self.catalog, model)
+        self._company = Company(own, before + (hooks or Hooks()), approver, leader, web)
         self._model = model
         self._open: set[str] = set()
         self._stack = AsyncExitStack()
@@ -227,9 +233,10 @@ class Controller:
         """
         spec = spec.with_exec_id(spec.exec_id or "outline")
         source = functools.partial(open_own, Path(spec.worktree))
-        async with self._joined(spec, None) as member:
+        async with self._joined(spec, None) as member, self._outfitted(spec, None) as known:
             agents = self._agents(spec, source, [])
-            yield Loop(spec, self.catalog, _no_box, self._company, member, None, agents)
+            outfit = replace(known, openers=lambda terms: _no_box)
+            yield Loop(spec, self.catalog, outfit, self._company, member, None, agents)
 
     @contextlib.asynccontextmanager
     async def _loop(
@@ -254,7 +261,7 @@ class Controller:
                 loop = Loop(
                     spec,
                     self.catalog,
-                    boxes.opener,
+                    boxes.outfit,
                     self._company,
                     member,
                     boxes.results,
@@ -280,7 +287,8 @@ class Controller:
         assert self._opener is not None, "the controller is open"
         if self._host is None:
             source = functools.partial(open_own, Path(spec.worktree).resolve())
-            yield _Boxes(spec, self._opener, source)
+            async with self._outfitted(spec, None) as outfit:
+                yield _Boxes(spec, outfit, source)
             return
         from executor.git.history import History
 
@@ -306,7 +314,56 @@ class Controller:
                     notices=tuple(history.notices),
                 )
             source = functools.partial(worktree_of, host, spec)
-            yield _Boxes(spec, functools.partial(open_box, host), source, results, history)
+            # What is carried ends after the last box, and before what it is written to.
+            outfit = await stack.enter_async_context(self._outfitted(spec, host))
+            yield _Boxes(spec, outfit, source, results, history)
+
+    @contextlib.asynccontextmanager
+    async def _outfitted(self, spec: LoopSpec, host: Host | None) -> AsyncIterator[Outfit]:
+        """What opens a loop's boxes, with the loop's broker, if it may reach anything.
+
+        Args:
+            spec: of the loop.
+            host: has what all of its boxes have; None = they are the opener's own matter.
+        """
+        terms = terms_of(spec, self.catalog)
+        if host is not None:
+            for one in dict.fromkeys(terms.values()):
+                # A lane whose box can't be had is no matter of the first call that needs it.
+                admit(_host_of(host, one), one.specified(spec))
+        values = Secrets.of(spec.secrets) if spec.secrets else None
+        options = spec.egress
+        async with AsyncExitStack() as stack:
+            broker = None
+            if options.hosts or options.setup_hosts:
+                from executor.egress.broker import Broker
+
+                broker = Broker(
+                    options,
+                    exec_id=str(spec.exec_id),
+                    tenant=spec.tenant,
+                    journal=AuditLog(self.settings.state_directory),
+                    secrets=values,
+                    open_lanes=[one.lane for one in terms.values() if one.network == "broker"],
+                )
+                await stack.enter_async_context(broker)
+
+            def opener_of(one: Terms) -> Opener:
+                opener = self._opener
+                assert opener is not None, "the controller is open"
+                if host is not None:
+                    serve = None
+                    if broker is not None and one.has_proxy(spec):
+                        serve = functools.partial(broker.serve, one.lane)
+                    lane = replace(_host_of(host, one), serve=serve)
+                    opener = functools.partial(open_box, lane)
+                return opener if values is None else _with_placeholders(opener, values)
+
+            yield Outfit(opener_of, broker, values, self._tell)
+
+    def _tell(self, line: str) -> None:
+        """A line of a set-up."""
+        self._progress(f"setup: {line}", None, None)
 
     async def _surroundings(self, host: Host, spec: LoopSpec) -> Surroundings:
         """What the loop's history has to know about where it is."""
@@ -378,7 +435,7 @@ class Controller:
             yield ground
 
     def _check(self, spec: LoopSpec) -> None:
-        faults = [*spec.faults(), *self.catalog.faults(spec)]
+        faults = [*spec.faults(), *self.catalog.faults(spec), *egress.faults(spec)]
         if spec.mode not in set(Mode):
             faults.append(f"mode: there is no {spec.mode!r}; use one of {', '.join(Mode)}")
         try:
@@ -408,6 +465,73 @@ def _model_of(settings: Settings) -> Model:
     assert settings.model_key is not None, "there is a key"
     api = MessagesApi(settings.model_key, model=settings.model_name)
     return api if settings.model_url is None else replace(api, base_url=settings.model_url)
+
+
+def _web_of(settings: Settings, catalog: Catalog, model: Model | None) -> Web:
+    """Whom tools ask on this machine, as far as settings and catalog have keys and names.
+
+    Args:
+        settings: have the keys.
+        catalog: says who is asked.
+        model: that the host has given; None = the settings' one.
+
+    Raises:
+        ConfigError: a key or an address can't be used.
+    """
+    search = _provider_of(settings, catalog.web_search)
+    oracle = _oracle_of(settings, catalog.oracle, model)
+    web = Web(no_search=search) if isinstance(search, str) else Web(search)
+    web = replace(web, results=catalog.web_search.results)
+    if isinstance(oracle, str):
+        return replace(web, no_oracle=oracle)
+    return replace(web, oracle=oracle)
+
+
+def _provider_of(settings: Settings, options: WebSearchOptions) -> Provider | str:
+    """Who searches, or why nobody does."""
+    if options.provider == "google":
+        engine = options.engine or settings.google_search_engine
+        if settings.google_search_key is None:
+            return "there is no key for Google's search (EXECUTOR_GOOGLE_SEARCH_KEY is not set)"
+        if engine is None:
+            return (
+                "no search engine of Google's is named (web_search.engine in the catalog, or "
+                "EXECUTOR_GOOGLE_SEARCH_ENGINE)"
+            )
+        from executor.search import GoogleSearch
+
+        google = GoogleSearch(settings.google_search_key, engine=engine)
+        url = settings.google_search_url
+        return google if url is None else replace(google, base_url=url)
+    if settings.serper_key is None:
+        return "there is no key for Serper's search (EXECUTOR_SERPER_KEY is not set)"
+    from executor.search import SerperSearch
+
+    serper = SerperSearch(settings.serper_key)
+    url = settings.serper_url
+    return serper if url is None else replace(serper, base_url=url)
+
+
+def _oracle_of(
+    settings: Settings, options: OracleOptions, model: Model | None
+) -> SecondModel | str:
+    """The second model, or why there is none."""
+    if options.model is None:
+        return "no second model is named (oracle.model in the catalog)"
+    if model is None and settings.model_key is None:
+        return "there is no key for a second model (ANTHROPIC_API_KEY is not set)"
+    asked = model if model is not None else _model_of(settings)
+    return SecondModel(asked, options.model, options.max_tokens, options.prompt)
+
+
+def _with_placeholders(opener: Opener, values: Secrets) -> Opener:
+    """The same opener, whose boxes have placeholders in the variables of secrets."""
+
+    def opened(spec: LoopSpec) -> AbstractAsyncContextManager[OpenBox]:
+        environment = {**spec.environment, **values.placeholders}
+        return opener(replace(spec, environment=environment))
+
+    return opened
 
 
 def _own(tools: Iterable[Tool], catalog: Catalog) -> tuple[Tool, ...]:
@@ -461,3 +585,9 @@ async def _swept(engine: Engine, state: Path, identity: Identity) -> AsyncIterat
         await asyncio.wait({first}, timeout=SWEEP_PATIENCE)
         first.cancel()
         await asyncio.wait({first, later})
+
+
+def _host_of(host: Host, terms: Terms) -> Host:
+    """What the boxes of a lane are opened with, but for their way out."""
+    network = "bridge" if terms.network == "bridge" else "none"
+    return replace(host, lane=terms.lane, network=network)

@@ -9,19 +9,19 @@ import asyncio
 import platform
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from executor.catalog import Policy
+from executor.catalog import Lane, LaneEntry, Policy
 from executor.errors import ConfigError, EngineError, EngineUnavailable
 from executor.git.program import Git
-from executor.sandbox import ext4, gate, podman
+from executor.sandbox import bridge, caches, ext4, gate, podman
 from executor.sandbox.engine import Engine, address_fault
 from executor.sandbox.facts import EngineFacts, Version, parse_version
-from executor.sandbox.images import list_built
+from executor.sandbox.images import Entry, list_built
 from executor.sandbox.ownership import REMAPPED
 from executor.sandbox.rootfs import bootstrapper
 from executor.settings import ImageSource, Settings
@@ -68,6 +68,7 @@ async def examine(
     """
     git = await asyncio.to_thread(_git, settings)
     findings = [_python(), git, *_directories(settings), *_quota(settings)]
+    findings += await asyncio.to_thread(lambda: list(_caches(settings)))
     try:
         engine = await Engine.connect(settings)
     except EngineUnavailable as error:
@@ -95,6 +96,7 @@ def judge(
         _seccomp(facts),
         _confinement(facts),
         *_policy(facts, policy, runtime),
+        *_allowed_images(policy),
         *_users(facts),
         _mount_options(facts),
         *_podman(facts),
@@ -139,6 +141,26 @@ def _policy(facts: EngineFacts, policy: Policy, runtime: str | None) -> Iterator
     for name in verdicts[1].overrides:
         text = f"controller.{name} is in use: tenants share the machine's kernel"
         yield Finding("policy", "warning", text, "name a runtime with a kernel of its own")
+
+
+def _allowed_images(policy: Policy) -> Iterator[Finding]:
+    """Which images loops may have, where that is not all of them."""
+    if policy.images is None and policy.tenancy == "single":
+        return
+    listed = "".join(f", {pattern}" for pattern in policy.images or ())
+    yield Finding("allowed images", "ok", f"ours, and those given by digest{listed}")
+
+
+def judge_lanes(lanes: Mapping[Lane, LaneEntry], policy: Policy = NO_DEMANDS) -> list[Finding]:
+    """Lanes whose boxes have the engine's own network."""
+    findings = []
+    for name, lane in lanes.items():
+        if lane.network == bridge.NETWORK:
+            text = f'lane {name} has network = "bridge", which nothing protects'
+            level: Level = "fault" if policy.tenancy == "multi" else "warning"
+            mend = f'set lanes.{name}.network = "broker", and allow hosts with --egress'
+            findings.append(Finding("network", level, text, mend))
+    return findings
 
 
 def _limits(facts: EngineFacts) -> Finding:
@@ -284,6 +306,14 @@ def _quota(settings: Settings) -> Iterator[Finding]:
         yield Finding("kept worktrees", "warning", text, ext4.how_to_mount(images[0]))
 
 
+def _caches(settings: Settings) -> Iterator[Finding]:
+    """What loops keep from one to the next; nothing but a person removes one."""
+    if sizes := caches.sizes(settings.state_directory):
+        listed = ", ".join(f"{name} {size >> 20} MiB" for name, size in sizes.items())
+        place = settings.state_directory / caches.PLACE
+        yield Finding("caches", "ok", f"in {place}, by tenant, uid and name: {listed}")
+
+
 def _disk(facts: EngineFacts) -> Iterator[Finding]:
     """Room for images, where the engine's directory can be looked at."""
     if not facts.is_local or not facts.root_directory:
@@ -301,12 +331,13 @@ def _disk(facts: EngineFacts) -> Iterator[Finding]:
 async def _images(engine: Engine) -> list[Finding]:
     try:
         built = await list_built(engine)
-    except EngineError as error:
+    except (ConfigError, EngineError) as error:
         return [Finding("images", "fault", str(error), "see the sentence before")]
-    current = {entry.kind: entry.name for entry in built if entry.current}
-    missing = [kind for kind in ("base", "runtime") if kind not in current]
+    current = [entry for entry in built if entry.current]
+    kinds = {entry.kind for entry in current}
+    missing = [kind for kind in ("base", "runtime") if kind not in kinds]
     if not missing:
-        return [Finding("images", "ok", ", ".join(current.values()))]
+        return [Finding("images", "ok", ", ".join(map(_shown, current)))]
     text = f"not built yet: {', '.join(missing)}; the first loop builds them and takes longer"
     findings = [Finding("images", "warning", text, "run `executor images build`")]
     packages = engine.settings.image_source is not ImageSource.REGISTRY
@@ -320,6 +351,11 @@ async def _images(engine: Engine) -> list[Finding]:
             )
         )
     return findings
+
+
+def _shown(entry: Entry) -> str:
+    """An image's name, with the layers that were chosen for it."""
+    return f"{entry.name} ({', '.join(entry.layers)})" if entry.layers else entry.name
 
 
 def is_able(findings: list[Finding]) -> bool:

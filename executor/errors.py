@@ -13,6 +13,7 @@ ExecutorError
     ├── EngineError        the engine refused or failed
     │   ├── EngineUnavailable   nothing answers
     │   │   └── UnsafeRuntime   what answers is not as safe as the policy demands
+    │   ├── ImageNotAllowed     the controller's policy does not allow the image
     │   └── ImageNotFound       the image is neither here nor to be had
     ├── SandboxUnavailable      no box could be started
     ├── AgentLost               the box ended or no longer answers
@@ -192,6 +193,10 @@ class UnsafeRuntime(EngineUnavailable):
 
 class ImageNotFound(EngineError):
     """The image is not on the engine and can't be had."""
+
+
+class ImageNotAllowed(EngineError):
+    """The image may be on the engine, but the controller's policy does not allow it."""
 
 
 class SandboxUnavailable(SandboxError):

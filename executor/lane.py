@@ -7,11 +7,11 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from executor.errors import SandboxError, ToolError
-from executor.model import MOUNT, Event, LaneLost, LaneOpened, LoopSpec, plain
+from executor.errors import Code, ConfigError, SandboxError, SandboxUnavailable, ToolError
+from executor.model import MOUNT, Event, LaneLost, LaneOpened, LoopSpec, Warned, plain
 from executor.permissions import restrictions
 from executor.rules import Rule
 from executor.sandbox.completion import to_completion
@@ -20,8 +20,12 @@ from executor.text import one_line
 from executor.tool import Answer, OnOutput, Operations
 from executor.tools.background import AWAIT
 
+if TYPE_CHECKING:
+    from executor.bytestream import ByteStream
+    from executor.egress.broker import Broker
+
 LANE = "no-net"
-"""The lane of every box so far: they all have the same policy, no network."""
+"""The lane that every loop has: the box that is opened with it."""
 ANSWER_TIMEOUT = 10.0
 """Seconds that the agent may take to name its shell, or to take up what the rules deny."""
 
@@ -46,6 +50,14 @@ class OpenBox(Operations, Protocol):
     async def mourned(self) -> SandboxError | None:
         """`error`, once the cause was looked for."""
 
+    async def dial(self, port: int) -> ByteStream:
+        """Connect to a port of the box's loopback.
+
+        Raises:
+            ToolError: nothing listens there.
+            SandboxError: the box was lost.
+        """
+
 
 Opener: TypeAlias = Callable[[LoopSpec], AbstractAsyncContextManager[OpenBox]]
 """Opens a box for a loop; leaving the context removes it."""
@@ -58,20 +70,54 @@ class Gone:
     Attributes:
         cause: as `LaneLost` has it.
         is_lost: nobody of ours wanted it to end.
+        lane: whose box it was, where the loop has several; empty = it has one. The working
+            directory is common to all of them, and stays.
     """
 
     cause: str
     is_lost: bool
+    lane: str = ""
 
     @property
     def notice(self) -> str:
         """What the loop has to know about its new box."""
         what = f"was lost ({self.cause})" if self.is_lost else f"is a new one ({self.cause})"
         more = " and a new one was opened on the same worktree" if self.is_lost else ""
-        return (
-            f"the sandbox {what}{more}: processes, /tmp and the working directory are gone, "
-            f"files in {MOUNT} are intact"
-        )
+        of = f" of lane {self.lane}" if self.lane else ""
+        gone = "processes and /tmp" if self.lane else "processes, /tmp and the working directory"
+        return f"the sandbox{of} {what}{more}: {gone} are gone, files in {MOUNT} are intact"
+
+
+@dataclass(frozen=True, slots=True)
+class SetUp:
+    """What is done in each new box before its first call.
+
+    Attributes:
+        spec: of the loop; has the command line.
+        broker: lets the set-up reach its hosts; None = there are none.
+        tell: takes what it prints, line by line.
+    """
+
+    spec: LoopSpec
+    broker: Broker | None
+    tell: Callable[[str], None]
+
+    async def run(self, box: OpenBox) -> None:
+        """Set the box up; connections that only the set-up may have are ended after it.
+
+        Raises:
+            SandboxError: it failed, or the box was lost; the box must not be used.
+        """
+        from executor.setup import set_up
+
+        if self.broker is None:
+            await set_up(box, self.spec, self.tell)
+            return
+        self.broker.set_up(box.name)
+        try:
+            await set_up(box, self.spec, self.tell)
+        finally:
+            self.broker.set_up_done(box.name)
 
 
 class Lane:
@@ -80,7 +126,17 @@ class Lane:
     It goes when it is lost, and when no call has been running for `Limits.idle_seconds`.
     A background task counts as a call; what a call left running does not, and goes with the box.
 
+    Args:
+        spec: of the loop, as it is for this lane.
+        opener: opens a box.
+        session: of the loop.
+        announce: takes events.
+        lane: its name.
+        is_alone: the loop has no other lane.
+        set_up: what is done in each new box; None = nothing.
+
     Attributes:
+        lane: its name.
         replaced: how many boxes are gone and replaced.
         gone: what became of the last of them; None = there was no other box yet.
     """
@@ -91,13 +147,20 @@ class Lane:
         opener: Opener,
         session: Session,
         announce: Callable[[Event], None],
+        lane: str = LANE,
+        *,
+        is_alone: bool = True,
+        set_up: SetUp | None = None,
     ) -> None:
+        self.lane = lane
         self.replaced = 0
         self.gone: Gone | None = None
         self._spec = spec
         self._opener = opener
         self._session = session
         self._announce = announce
+        self._is_alone = is_alone
+        self._set_up = set_up
         self._lock = asyncio.Lock()
         self._box: OpenBox | None = None
         self._is_vacant = False
@@ -138,7 +201,7 @@ class Lane:
     async def ready(self) -> None:
         """See `Box.ready`."""
         if self._box is None or self._box.error is not None:
-            await self.open()
+            await self._open_for_a_call()
         elif self._restricted is not self._session.rules.deny:
             async with self._lock:
                 await self._restrict(self._box)
@@ -170,10 +233,21 @@ class Lane:
         """See `Operations.request`."""
         box = self._box
         if box is None or box.error is not None:
-            box = await self.open()
+            box = await self._open_for_a_call()
         # A background task is use of the box after its call, too.
         with self.in_use() if op == AWAIT else contextlib.nullcontext():
             return await box.request(op, arguments, body, timeout=timeout, on_output=on_output)
+
+    async def _open_for_a_call(self) -> OpenBox:
+        """`open`; what is wrong with a lane's image or limits is no fault of the executor's.
+
+        Raises:
+            SandboxError: none could be opened.
+        """
+        try:
+            return await self.open()
+        except ConfigError as error:
+            raise SandboxUnavailable(f"lane {self.lane}: {error}") from error
 
     async def open(self) -> OpenBox:
         """The open box, after opening one if there is none. Callers at once share it.
@@ -192,11 +266,7 @@ class Lane:
                 await self._vacate(Gone(str(error), is_lost=True))
             box = await self._stack.enter_async_context(self._opener(self._spec))
             try:
-                self._restricted = ()
-                await self._restrict(box)
-                # Command lines are judged as the shell reads them that gets them.
-                answer = await box.request("shell", {}, timeout=ANSWER_TIMEOUT)
-                self._session.shell = answer.value["shell"]
+                await self._make_ready(box)
             except BaseException:
                 await self._leave()
                 raise
@@ -204,18 +274,56 @@ class Lane:
             if self._is_vacant:
                 self._is_vacant = False
                 self.replaced += 1
-            self._announce(LaneOpened(lane=LANE, sandbox=box.name))
+            self._announce(LaneOpened(lane=self.lane, sandbox=box.name))
+            if self.lane != LANE and not self.replaced:
+                # Those of the first box are shown as it is opened.
+                for notice in box.capabilities.get("notices", ()):
+                    self._announce(Warned(message=f"lane {self.lane}: {notice}"))
             self._count_idle_time()
             return box
+
+    async def _make_ready(self, box: OpenBox) -> None:
+        """What a new box needs before it is handed out; the lock is held."""
+        self._restricted = ()
+        await self._restrict(box)
+        if self._set_up is not None:
+            await self._set_up.run(box)
+        # Command lines are judged as the shell reads them that gets them.
+        answer = await box.request("shell", {}, timeout=ANSWER_TIMEOUT)
+        self._session.shells[self.lane] = answer.value["shell"]
+
+    async def dial(self, port: int) -> ByteStream:
+        """Connect to a port of the loopback in the box. None is opened for it.
+
+        Raises:
+            ToolError: nothing listens there.
+            SandboxError: the box was lost.
+        """
+        box = self._box
+        if box is None or box.error is not None:
+            raise ToolError(
+                Code.NETWORK_ERROR,
+                f"Nothing listens on port {port} in the sandbox of lane {self.lane}, which is not "
+                "open; start the server with a command first.",
+            )
+        try:
+            return await box.dial(port)
+        except ToolError as error:
+            said = f"{error} (in the sandbox of lane {self.lane})"
+            raise ToolError(error.code, said, error.details) from error
 
     async def _vacate(self, gone: Gone) -> None:
         """Have no box; the lock is held."""
         self._box = None
         self._is_vacant = True
+        if not self._is_alone:
+            gone = replace(gone, lane=self.lane)
         self.gone = gone
-        # A new box starts at the root.
-        self._session.cwd = MOUNT
-        self._announce(LaneLost(lane=LANE, cause=gone.cause))
+        if self._is_alone:
+            # A new box starts at the root. Where there are others, they are told the directory
+            # with each command, and so is this one.
+            self._session.cwd = MOUNT
+        self._announce(LaneLost(lane=self.lane, cause=gone.cause))
         await self._leave()
 
     async def _leave(self) -> None:

@@ -29,7 +29,8 @@ from executor.catalog import Catalog
 from executor.coordination import Member, Message
 from executor.errors import Code, ConfigError, StreamBroken, ToolError
 from executor.hooks import Hooks, Use
-from executor.lane import LANE, Gone, Lane, Opener
+from executor.lane import LANE, Gone, Opener
+from executor.lanes import COMMANDS, Lanes, Outfit, lane_of, notice
 from executor.model import (
     Access,
     Artifact,
@@ -47,6 +48,7 @@ from executor.model import (
 from executor.paths import Added
 from executor.permissions import check_paths, check_patterns
 from executor.pipeline import Answered, Emit, Pipeline
+from executor.redaction import RedactedBox, RedactedSpill, redacted
 from executor.rules import Rules
 from executor.sandbox.completion import to_completion
 from executor.scheduling import Intent, intent_of
@@ -65,6 +67,7 @@ from executor.tool import (
     Spill,
     Surroundings,
     Tool,
+    Web,
 )
 from executor.tools.background import listed
 from executor.tools.projects import VALIDATE
@@ -90,12 +93,14 @@ class Company:
         hooks: what the host wants to see or stop.
         approver: who decides and answers; None = nobody can be asked.
         leader: who decides on plans in their own time; None = the approver does.
+        web: whom tools ask on the host.
     """
 
     tools: tuple[Tool, ...] = ()
     hooks: Hooks = field(default_factory=Hooks)
     approver: Approver | None = None
     leader: Approver | None = None
+    web: Web = Web()
 
 
 class Loop:
@@ -105,7 +110,7 @@ class Loop:
         self,
         spec: LoopSpec,
         catalog: Catalog,
-        opener: Opener,
+        opener: Opener | Outfit,
         company: Company | None = None,
         member: Member | None = None,
         spill: Spill | None = None,
@@ -135,11 +140,17 @@ class Loop:
         self._nested_uses: list[Use] = []
         self._member = member
         self._history = history
-        self._lane = Lane(spec, opener, self.session, self._announce)
-        self._surroundings = Surroundings(
+        outfit = opener if isinstance(opener, Outfit) else Outfit.of(opener)
+        self._secrets = secrets = outfit.secrets
+        self._lanes = Lanes(spec, catalog, outfit, self.session, self._announce)
+        self._lane = self._lanes.main
+        named = (tool for tool in self.registry.all() if tool.canonical == COMMANDS)
+        commands = next(map(lane_of, named), LANE)
+        beside: dict[str, Surroundings] = {}
+        main = Surroundings(
             exec_id=self.exec_id,
             session=self.session,
-            limits=spec.limits,
+            limits=self._lanes.terms(LANE).limits,
             lane=LANE,
             toolset=toolset,
             roots=names_of(spec.worktree),
@@ -151,14 +162,15 @@ class Loop:
             prompts=catalog.prompts,
             peers=member,
             leader=company.leader,
+            web=company.web,
             text_only=spec.text_only,
             require_validation=kind is not None and kind.require_validation,
             agent_id=spec.agent_id,
             depth=spec.depth,
             chain_id=spec.chain_id or self.exec_id,
-            spill=spill,
+            spill=RedactedSpill(spill, secrets) if spill and secrets else spill,
             agents=agents,
-            runtime=spec.runtime,
+            runtime=self._lanes.terms(LANE).runtime,
             read_only=spec.read_only,
             skills=skills.load(spec.skill_directories, spec.writable),
             worktree_skills=spec.worktree_skills,
@@ -168,12 +180,20 @@ class Loop:
             added=tuple(
                 Added(one.mount, names_of(one.path), one.is_writable) for one in spec.directories
             ),
+            egress=outfit.broker,
+            secrets=secrets,
+            dial=functools.partial(self._lanes.dial, commands),
+            beside=beside,
+            lanes=tuple(self._lanes.boxes) if self._lanes.are_several else (),
         )
+        beside |= {name: self._in_lane(main, name) for name in (LANE, *catalog.lanes)}
+        self._surroundings = beside[LANE]
         self._started = time.monotonic()
         self._seconds = spec.limits.max_seconds or DAY
         self._deadline = self._started + self._seconds
         self._sequence = 0
-        self._told = 0
+        self._told: dict[str, int] = {}
+        self._has_told_of_lanes = not self._lanes.are_several
         self._listeners: list[Emit] = []
         self._watching: list[Feed] = []
         self._running: list[Turn] = []
@@ -201,8 +221,8 @@ class Loop:
 
     @property
     def capabilities(self) -> dict[str, Any]:
-        """What isolation the open box really has."""
-        return self._lane.capabilities
+        """What isolation the open box really has; in `lanes`, what those of other lanes have."""
+        return self._lanes.capabilities
 
     @contextlib.contextmanager
     def attended(self) -> Iterator[str]:
@@ -226,7 +246,7 @@ class Loop:
 
     def description(self, tool: Tool) -> str:
         """What the model reads of a tool in this loop."""
-        return tool.describe(self._surroundings) if tool.describe else tool.description
+        return tool.describe(self._around(tool)) if tool.describe else tool.description
 
     def disabled(self) -> dict[str, str]:
         """The tools that the model is not shown, each with the reason."""
@@ -275,9 +295,9 @@ class Loop:
         calls that have ended left running. `kill_shell` ends each of them by its id.
 
         Raises:
-            SandboxError: the box was lost meanwhile.
+            SandboxError: a box was lost meanwhile.
         """
-        return await listed(self._surroundings, is_open=self._lane.is_open)
+        return await listed(self.session, self._lanes.open_ones())
 
     def queued(self) -> tuple[str, ...]:
         """Texts that tools want said in the host's next turn; taken once."""
@@ -428,6 +448,7 @@ class Loop:
                 foresee=lambda call: self._foreseen(call, turn_id),
                 box=self._lane,
                 tell=lambda event: self._tell(event, emit),
+                lane=lambda call: self._lane_of(call.name),
             )
         )
         self._running.append(turn)
@@ -442,8 +463,41 @@ class Loop:
         if found is None:
             return Intent(Order.SAFE)
         tool, arguments = found
-        context = Context(call.id, tool.entry, self._surroundings, turn_id=turn_id, tool=tool.name)
-        return intent_of(tool, arguments, context)
+        around = self._around(tool)
+        context = Context(call.id, tool.entry, around, turn_id=turn_id, tool=tool.name)
+        intent = intent_of(tool, arguments, context)
+        if around.lane in around.lanes and around.lane not in self.session.shells:
+            return intent.blind(tool)  # nobody knows yet how its shell reads a command line
+        return intent
+
+    def _in_lane(self, main: Surroundings, name: str) -> Surroundings:
+        """What calls of a lane share."""
+        terms = self._lanes.terms(name)
+        box = self._lanes.boxes[terms.lane]
+        return replace(
+            main,
+            lane=terms.lane,
+            box=RedactedBox(box, self._secrets) if self._secrets else box,
+            limits=terms.limits,
+            runtime=terms.runtime,
+        )
+
+    def _around(self, tool: Tool | None) -> Surroundings:
+        """What a call of the tool is given; of no tool, what any is."""
+        return self._surroundings if tool is None else self._surroundings.in_lane(lane_of(tool))
+
+    def _lane_of(self, name: str) -> str | None:
+        """Where a tool runs; None = there is no such tool."""
+        tool = self.registry.get(name)
+        return None if tool is None else self._around(tool).lane
+
+    @contextlib.asynccontextmanager
+    async def _seat(self, context: Context) -> AsyncIterator[None]:
+        """A place in the lane that the call's tool is meant for, whatever box that has."""
+        tool = self.registry.get(context.tool)
+        queue = self._lanes.queue(LANE if tool is None else lane_of(tool))
+        async with queue.place(context.progress):
+            yield
 
     def _tell(self, event: Event, emit: Emit | None) -> None:
         """Tell the stream of a turn, and whoever watches the loop."""
@@ -509,18 +563,22 @@ class Loop:
         self._tell(CallStarted(call=call), emit)
         tell = functools.partial(self._tell, emit=emit) if emit or self._watching else None
         left = self._deadline - time.monotonic()
+        lane = self._lane_of(call.name)
         if left <= 0:
-            return Answered(self._time_is_over(call))
-        with self._lane.in_use():
+            return Answered(replace(self._time_is_over(call), lane=lane))
+        around = self._around(self.registry.get(call.name))
+        with self._lanes.in_use(around.lane):
             try:
                 answered = await self.pipeline.answer(
-                    call, self._surroundings, tell, left, turn_id, begun
+                    call, around, tell, left, turn_id, begun, self._seat
                 )
             except asyncio.CancelledError:
                 self._doubt(call, turn_id)  # nobody knows how far it has come
                 raise
         self._invalidate(answered, turn_id)
-        return replace(answered, result=self._outlook(call, answered.result))
+        result = self._outlook(call, answered.result, around.lane)
+        result = redacted(replace(result, lane=lane), self._secrets)
+        return replace(answered, result=result)
 
     def _invalidate(self, answered: Answered, turn_id: str) -> None:
         """What was validated has to be validated again once something may have changed it."""
@@ -542,25 +600,37 @@ class Loop:
     async def _nested(self, context: Context, canonical: str, given: Mapping[str, Any]) -> Answered:
         """See `executor.tool.MakeCall`."""
         self._nested_calls += 1
-        named = (tool.name for tool in self.registry.all() if tool.canonical == canonical)
-        call = Call(f"{context.call_id}.{self._nested_calls}", next(named, canonical), given)
-        answered = await self.pipeline.answer(
-            call, self._surroundings, context.emit, context.time_left, context.turn_id
-        )
+        named = (tool for tool in self.registry.all() if tool.canonical == canonical)
+        tool = next(named, None)
+        name = canonical if tool is None else tool.name
+        call = Call(f"{context.call_id}.{self._nested_calls}", name, given)
+        around = self._around(tool)
+        # It waits for no place: the call that makes it has one, which might be the last.
+        with self._lanes.in_use(around.lane):
+            answered = await self.pipeline.answer(
+                call, around, context.emit, context.time_left, context.turn_id
+            )
+        answered = replace(answered, result=replace(answered.result, lane=self._lane_of(name)))
         self._invalidate(answered, context.turn_id)
         if answered.has_mutated and answered.use is not None:
             self._nested_uses.append(answered.use)
         return answered
 
-    def _outlook(self, call: Call, result: Result) -> Result:
-        """The result of a call, with what the loop has to know about its box."""
+    def _outlook(self, call: Call, result: Result, name: str) -> Result:
+        """The result of a call, with what the loop has to know about the box of its lane."""
+        lane = self._lanes.boxes[name]
         if result.code in _NO_BOX:
             if time.monotonic() >= self._deadline:
                 return self._time_is_over(call)
             return _with_outlook(result) if result.code is Code.SANDBOX_LOST else result
-        if self._lane.replaced != self._told and self._lane.gone is not None:
-            self._told = self._lane.replaced
-            return _with_notice(result, self._lane.gone)
+        if lane.replaced != self._told.get(name, 0) and lane.gone is not None:
+            self._told[name] = lane.replaced
+            result = _with_notice(result, lane.gone)
+        if not self._has_told_of_lanes and name != LANE and lane.is_open:
+            self._has_told_of_lanes = True
+            result = _with_lanes(
+                result, self._lanes.described(self.pipeline.enabled(self._surroundings))
+            )
         return result
 
     def _time_is_over(self, call: Call) -> Result:
@@ -578,12 +648,13 @@ class Loop:
     def _stamped(self, event: Event) -> Event:
         self._sequence += 1
         since = (time.monotonic() - self._started) * 1000
+        event = redacted(event, self._secrets)
         return replace(event, exec_id=self.exec_id, seq=self._sequence, monotonic_ms=since)
 
     async def _end_in_time(self) -> None:
         """Take the box away when the loop's time is over, whatever still runs in it."""
         await asyncio.sleep(max(self._deadline + OVERTIME - time.monotonic(), 0.0))
-        await self._lane.close()
+        await self._lanes.close()
 
     def _end_watching(self) -> None:
         for feed in self._watching:
@@ -593,7 +664,7 @@ class Loop:
     async def _opened(self) -> AsyncIterator[Loop]:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.session.background.close)
-            stack.push_async_callback(self._lane.close)
+            stack.push_async_callback(self._lanes.close)
             await self._lane.open()
             stack.push_async_callback(self._bring_history_home)
             watch = asyncio.create_task(self._end_in_time())
@@ -629,13 +700,22 @@ def _with_outlook(result: Result) -> Result:
 
 def _with_notice(result: Result, gone: Gone) -> Result:
     """The result, with what the loop has to know about its new box."""
+    key = "sandbox_lost" if gone.is_lost else "sandbox_given_back"
+    return _noted(result, gone.notice, {key: gone.cause})
+
+
+def _with_lanes(result: Result, described: dict[str, list[str]]) -> Result:
+    """The result of the first call that ran elsewhere than in `no-net`, with what runs where."""
+    return _noted(result, notice(described), {"lanes": described})
+
+
+def _noted(result: Result, said: str, more: dict[str, Any]) -> Result:
     content: Any = result.content
     if isinstance(content, str):
-        content = results.with_notices(content, [gone.notice])
+        content = results.with_notices(content, [said])
     else:
-        content = [*content, {"type": "text", "text": f"[{gone.notice}]"}]
-    key = "sandbox_lost" if gone.is_lost else "sandbox_given_back"
-    return replace(result, content=content, details={**(result.details or {}), key: gone.cause})
+        content = [*content, {"type": "text", "text": f"[{said}]"}]
+    return replace(result, content=content, details={**(result.details or {}), **more})
 
 
 def names_of(directory: Path | str) -> tuple[str, ...]:

@@ -168,7 +168,7 @@ class MessagesApi:
         faults: list[str] = []
         if not self.api_key.strip() or not self.api_key.isascii() or not self.api_key.isprintable():
             faults.append("api_key: is empty or no plain text; give the key as it was issued")
-        faults += _address_faults(self.base_url)
+        faults += address_faults(self.base_url)
         if self.tries < 1:
             faults.append(f"tries: {self.tries} is too small; give 1 or more")
         for name in ("silence", "patience"):
@@ -301,7 +301,8 @@ class _Passing(Exception):
         self.retry_after = after
 
 
-def _address_faults(address: str) -> list[str]:
+def address_faults(address: str) -> list[str]:
+    """What is wrong with the base address of an API that a key is sent to."""
     try:
         url = httpx.URL(address)
     except httpx.InvalidURL:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NoReturn, TypeAlias
 
 from executor.errors import Code, ConfigError
 from executor.text import json_line
@@ -28,6 +28,12 @@ GIT_OBJECTS = "/run/executor/objects"
 """Below it, numbered, are the object stores of the origin, read-only."""
 GIT_SETTINGS = "/run/executor/gitconfig"
 """What git reads in every box in place of its system's settings, which it includes."""
+CERTIFICATES = "/run/executor/ca.crt"
+"""Where the certificates are that a loop was given, if it was."""
+CACHES = "/run/executor/caches"
+"""Below it, each by its name, are a loop's caches."""
+CACHES = "/run/executor/caches"
+"""Below it are the loop's caches, each by its name."""
 DIRECTORIES = "/workspaces"
 """Where directories are that a loop has beside its worktree, each by its name."""
 
@@ -35,8 +41,12 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _DIRECTORY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 MAX_DIRECTORIES = 16
+MAX_CACHES = 16
 _EXEC_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
+IMAGE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$"
+"""What an image's name may be, as a pattern."""
+_IMAGE = re.compile(IMAGE_NAME)
+_CACHE_NAME = re.compile(r"(?!\.\.?$)[a-z0-9._-]{1,32}")
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 MARKER = "EXECUTOR_CALL"
@@ -76,6 +86,7 @@ class Result:
         spill: where the loop can read the whole output; null if it was not kept.
         duration_ms: milliseconds from the call's start to its result.
         details: JSON-able facts about an error or a notice.
+        lane: whose box the call was for; null where there is no tool of that name.
     """
 
     id: str | None
@@ -89,6 +100,7 @@ class Result:
     spill: str | None = None
     duration_ms: float = 0.0
     details: dict[str, Any] | None = None
+    lane: str | None = None
 
     def to_line(self) -> str:
         """The result as one line of JSON, without the line's end."""
@@ -661,23 +673,87 @@ class EgressOptions:
     connections: int = 64
     total_bytes: int | str = "10g"
 
+    def faults(self) -> list[str]:
+        """What is wrong with these options, one sentence each; of hosts see `egress.options`."""
+        found: list[str] = []
+        if self.connections < 1:
+            found.append(f"egress.connections: {self.connections} is too small; give 1 or more")
+        try:
+            if parse_size(self.total_bytes) < 1:
+                found.append(f"egress.total_bytes: {self.total_bytes} is too small; give 1 or more")
+        except ConfigError as error:
+            found.append(f"egress.total_bytes: {error}")
+        if self.ca_file is not None:
+            found += _ca_file_faults(Path(self.ca_file))
+        return found
 
-@dataclass(frozen=True, slots=True)
+
+def _ca_file_faults(file: Path) -> list[str]:
+    """What is wrong with a bundle of certificates, as far as its name goes."""
+    if not str(file).strip() or not file.exists():
+        return [f"egress.ca_file: there is no {file}; give a file of certificates in PEM form"]
+    if not file.is_file():
+        return [f"egress.ca_file: {file} is not a file; give one of certificates in PEM form"]
+    if not os.access(file, os.R_OK):
+        return [f"egress.ca_file: {file} can't be read; give its readers the right to"]
+    return []
+
+
 class Secret:
     """A value that the loop may use and never see.
 
     Commands find a placeholder in the variable `name`; the broker and the tools of the host put
-    the value in its place, in headers to the hosts it is for.
+    the value in its place, in headers to the hosts it is for. It is no dataclass, and can't be
+    pickled: what shows, copies or writes a `LoopSpec` gets no value.
 
     Attributes:
         name: of the variable.
-        value: never shown, logged or passed to a box.
-        hosts: exact names, each with an optional `:PORT`.
+        hosts: exact names, each with an optional `:PORT` behind it and an optional `https://`
+            or `http://` before it. Without a port it is for HTTPS at 443 and plain HTTP at 80,
+            without a scheme for both.
     """
 
+    __slots__ = ("_value", "hosts", "name")
+
     name: str
-    value: str = field(repr=False)
-    hosts: tuple[str, ...] = ()
+    hosts: tuple[str, ...]
+
+    def __init__(self, name: str, value: str, hosts: Iterable[str] = ()) -> None:
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "hosts", tuple(hosts))
+        object.__setattr__(self, "_value", value)
+
+    @property
+    def value(self) -> str:
+        """Never shown, logged or passed to a box."""
+        return str(object.__getattribute__(self, "_value"))
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"a secret's {name} can't be changed")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"a secret's {name} can't be removed")
+
+    def __repr__(self) -> str:
+        return f"Secret(name={self.name!r}, value=***, hosts={self.hosts!r})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Secret):
+            return NotImplemented
+        mine, others = (self.name, self.value, self.hosts), (other.name, other.value, other.hosts)
+        return mine == others
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.hosts))
+
+    def __copy__(self) -> Secret:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Secret:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a secret does not leave its process")
 
 
 @dataclass(frozen=True, slots=True)
@@ -779,6 +855,14 @@ class LoopSpec:
     def faults(self) -> list[str]:
         """Everything that is wrong with this specification, one sentence each."""
         found = [*self.limits.faults(), *environment_faults(self.environment), *self.git.faults()]
+        found += [*self.egress.faults(), *cache_faults(self.caches)]
+        found += [*setup_faults(self.setup), *self._ca_file_faults()]
+        found += [
+            f"secrets.{name}: the environment sets {name}, too; leave it out there"
+            for name in sorted({secret.name for secret in self.secrets} & self.environment.keys())
+        ]
+        if self.egress.setup_hosts and self.setup is None:
+            found.append("setup_egress: nothing would use it, as there is no setup; give one")
         path = Path(self.worktree)
         found += self._repository_faults()
         if self.repo is not None and not str(self.worktree):
@@ -821,6 +905,19 @@ class LoopSpec:
             self.git.sharing == "hidden"
         )
 
+    def _ca_file_faults(self) -> list[str]:
+        """A loop could put a link to any file in the place of one that lies where it writes."""
+        if self.egress.ca_file is None:
+            return []
+        file = Path(self.egress.ca_file)
+        places = Path(os.path.realpath(file)), Path(os.path.realpath(file.parent), file.name)
+        return [
+            f"egress.ca_file: {file} lies in {root}, where the loop can rewrite it; keep it "
+            "elsewhere"
+            for root in filter(str, self.writable)
+            if any(place.is_relative_to(os.path.realpath(root)) for place in places)
+        ]
+
     def _directory_faults(self) -> list[str]:
         found: list[str] = []
         directories = self.directories
@@ -852,6 +949,30 @@ class LoopSpec:
     def with_exec_id(self, exec_id: str) -> LoopSpec:
         """The same specification under this name."""
         return replace(self, exec_id=exec_id)
+
+
+def setup_faults(setup: str | None) -> list[str]:
+    """What is wrong with the command line of a set-up; None = there is none."""
+    if setup is None:
+        return []
+    if not setup.strip():
+        return ["setup: is empty; give a command line"]
+    return ["setup: holds a NUL character, which no command can"] * ("\0" in setup)
+
+
+def cache_faults(caches: Iterable[str]) -> list[str]:
+    """What is wrong with names of caches."""
+    names = list(caches)
+    found = [
+        f"caches: {name!r} is no name; use 1 to 32 of a-z 0-9 . _ -"
+        for name in names
+        if not _CACHE_NAME.fullmatch(name)
+    ]
+    found += [f"caches: {name!r} is named twice" for name in sorted(set(names))
+              if names.count(name) > 1]  # fmt: skip
+    if len(names) > MAX_CACHES:
+        found.append(f"caches: {len(names)} are too many; at most {MAX_CACHES}")
+    return found
 
 
 def environment_faults(environment: Mapping[str, str]) -> list[str]:

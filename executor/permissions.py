@@ -73,6 +73,12 @@ _EXCEPTIONS: dict[tuple[str, Mode], Verdict] = {
     # Made for small computations in the box: runs without a question.
     ("run_code", Mode.DEFAULT): _ALLOW,
     ("run_code", Mode.ACCEPT_EDITS): _ALLOW,
+    # The operator has chosen whom they ask, and given a key for it: that is the consent.
+    **{
+        (tool, mode): _ALLOW
+        for tool in ("web_search", "oracle")
+        for mode in (Mode.DEFAULT, Mode.PLAN, Mode.ACCEPT_EDITS)
+    },
 }
 
 
@@ -451,7 +457,7 @@ class _Case:
         codes: programs in other languages that it runs.
         touches: paths that it touches itself.
         operands: paths that its commands are known to touch.
-        hosts: that it contacts.
+        contacts: hosts that it contacts; `hosts` are their names.
         places: where paths lead, once they were looked up.
     """
 
@@ -462,7 +468,7 @@ class _Case:
     codes: list[RunsCode] = field(default_factory=list)
     touches: list[_Touch] = field(default_factory=list)
     operands: list[_Touch] = field(default_factory=list)
-    hosts: list[str] = field(default_factory=list)
+    contacts: list[Contacts] = field(default_factory=list)
     places: dict[str, Place] = field(default_factory=dict)
 
     @classmethod
@@ -477,15 +483,20 @@ class _Case:
             match action:
                 case RunsCommand():
                     cwd = action.cwd or context.cwd
-                    case.scripts.append(parsed(action.text, cwd, context.session.shell))
+                    case.scripts.append(parsed(action.text, cwd, context.shell))
                 case RunsCode():
                     case.codes.append(action)
                 case Touches():
                     case.touches.append(_touch(action, tool.canonical))
                 case Contacts():
-                    case.hosts.append(action.host.lower())
+                    case.contacts.append(action)
         case.operands = [touch for script in case.scripts for touch in _operands(script)]
         return case
+
+    @property
+    def hosts(self) -> list[str]:
+        """The names of the hosts that it contacts."""
+        return [contact.host.lower() for contact in self.contacts]
 
     async def look(self, touches: Iterable[_Touch]) -> None:
         """Look up where paths lead."""
@@ -708,7 +719,7 @@ async def _wants(case: _Case, mode: Mode) -> list[_Want]:
     for touch in case.touches:
         if touch.kind == WRITERS and tool.access is not Access.EXEC:
             wants += await _change_wanted(case, touch, mode)
-    for host in case.hosts:
+    for host in (contact.host.lower() for contact in case.contacts if not contact.is_free):
         if not any(_names_host(rule, case) and is_host(rule.host or "", host) for rule in allow):
             is_foreign = tool.name.startswith(FOREIGN)  # these have no patterns
             rule = tool.name if is_foreign else f"{tool.name}(domain:{host})"
@@ -959,6 +970,9 @@ def _is_for_planning(case: _Case) -> bool:
             return False  # what is approved later has to be what was submitted
         changed = [touch.path for touch in case.touches if touch.kind == WRITERS]
         return bool(changed) and all(path == case.context.loop.plan_file for path in changed)
+    if tool.access is Access.NETWORK:
+        allowed = decide(Mode.PLAN, tool.access, tool.canonical) is Verdict.ALLOW
+        return allowed or (bool(case.contacts) and all(one.is_free for one in case.contacts))
     if tool.access is not Access.EXEC or tool.canonical == "run_code" or not case.scripts:
         return False
     return not case.codes and all(script.is_read_only for script in case.scripts)

@@ -9,6 +9,7 @@ import logging
 import time
 import traceback
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -18,8 +19,9 @@ from executor import approvals, results
 from executor.callables import is_cancelled
 from executor.errors import Code, Partial, SandboxError, ToolError
 from executor.hooks import Hooks, Use
-from executor.model import Call, Event, Result, Warned
+from executor.model import Access, Call, Event, Result, Warned
 from executor.permissions import Judgement, Verdict, judge
+from executor.redaction import redact_error, redacted
 from executor.text import one_line
 from executor.tool import (
     Context,
@@ -31,6 +33,8 @@ from executor.tool import (
 )
 
 Emit: TypeAlias = Callable[[Event], None]
+Seat: TypeAlias = Callable[[Context], AbstractAsyncContextManager[None]]
+"""A place to run in, which may have to be waited for; raises ToolError: there is none."""
 
 MAX_TRACE = 10_000
 """Characters of a traceback in the log."""
@@ -129,16 +133,18 @@ class Pipeline:
         time_left: float | None = None,
         turn_id: str = "",
         begun: Callable[[], object] | None = None,
+        seat: Seat | None = None,
     ) -> Answered:
         """The result of a call. Raises nothing but cancellation.
 
         Args:
             call: of the model.
-            loop: what it runs in.
+            loop: what it runs in, in the lane of the tool.
             emit: takes the call's events.
             time_left: seconds until the loop ends.
             turn_id: of its turn.
             begun: is called when the tool itself is about to run.
+            seat: is taken while it runs, once it is permitted; None = it needs none.
         """
         started = time.perf_counter()
         use: Use | None = None
@@ -146,18 +152,21 @@ class Pipeline:
             tool = self._enabled(call.name, loop)
             context = Context(call.id, tool.entry, loop, emit, time_left, turn_id, tool.name)
             arguments, given = await self._permitted(tool, call.input, context)
-            _take_off(context, started)
-            if begun is not None:
-                begun()
-            use = Use.of(tool, given, context)
-            outcome = await self._executed(tool, context, arguments, use)
+            async with nullcontext() if seat is None else seat(context):
+                _take_off(context, started)
+                if begun is not None:
+                    begun()
+                use = Use.of(tool, given, context)
+                outcome = await self._executed(tool, context, arguments, use)
         except (ToolError, SandboxError) as error:
+            redact_error(error, loop.secrets)
             details = error.details if isinstance(error, ToolError) else None
             code, message = error.code, str(error)
             return Answered(results.refusal(call, code, message, _since(started), details), (), use)
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
+            redact_error(error, loop.secrets)
             # On one line, and shown escaped: the exception may hold text of the box.
             trace = one_line("".join(traceback.format_exception(error)), MAX_TRACE)
             log.error("call %r of tool %r failed: %s", call.id, call.name, trace)
@@ -193,6 +202,7 @@ class Pipeline:
         is_approvers = False
         for number in range(MAX_ROUNDS):
             _refuse_whole(tool, context)
+            await _know_shell(tool, context)
             given = given if number else _own(tool, given)
             arguments = tool.parse(given, is_approvers=is_approvers)
             context.judged = None
@@ -211,6 +221,7 @@ class Pipeline:
                         is_approvers = True
                         continue
                     approved = fingerprint
+            context.is_approved = judgement.verdict is Verdict.ASK
             if not self.hooks:
                 return arguments, given
             replaced = await self.hooks.before(Use.of(tool, given, context))
@@ -228,10 +239,10 @@ class Pipeline:
         self, tool: Tool, context: Context, arguments: BaseModel, use: Use
     ) -> Outcome:
         if not self.hooks:
-            return await results.fitted(await tool.run(context, arguments), context)
+            return await _fitted(tool, context, arguments)
         try:
             # Hooks see what the model will, not what was too long for it.
-            outcome = await results.fitted(await tool.run(context, arguments), context)
+            outcome = await _fitted(tool, context, arguments)
         except BaseException as error:
             for warning in await self.hooks.after_failure(use, error):
                 context.tell(Warned(message=warning, call_id=context.call_id))
@@ -246,6 +257,12 @@ class Pipeline:
         return results.noted(outcome, notes)
 
 
+async def _fitted(tool: Tool, context: Context, arguments: BaseModel) -> Outcome:
+    """What the tool came to: masked before it is cut."""
+    outcome = redacted(await tool.run(context, arguments), context.loop.secrets)
+    return await results.fitted(outcome, context)
+
+
 def _take_off(context: Context, started: float) -> None:
     """What the decision took is gone from the time that the loop has.
 
@@ -258,6 +275,19 @@ def _take_off(context: Context, started: float) -> None:
     if context.time_left <= 0:
         text = "The loop's time was over before the call was permitted; nothing was run."
         raise ToolError(Code.TIMEOUT, text)
+
+
+async def _know_shell(tool: Tool, context: Context) -> None:
+    """Open the box of a lane for its first command: it is judged as that box's shell reads it.
+
+    Raises:
+        SandboxError: it could not be opened.
+    """
+    loop = context.loop
+    is_first = loop.lane in loop.lanes and loop.lane not in context.session.shells
+    if is_first and tool.access is Access.EXEC:
+        context.progress(f"opening the sandbox of lane {loop.lane}")
+        await loop.box.ready()
 
 
 def _own(tool: Tool, given: Any) -> Any:

@@ -19,6 +19,7 @@ from executor.model import MOUNT, Access
 from executor.places import Place, State
 from executor.shell import Script, analyse, program_of
 from executor.tool import (
+    Contacts,
     Context,
     Order,
     RunsCode,
@@ -130,6 +131,13 @@ class Intent:
             return False
         return any(touch.how in ("write", "delete") for touch in (*self.touches, *self.operands))
 
+    def blind(self, tool: Tool) -> Intent:
+        """The same where nobody can say how a command line will be read."""
+        if tool.access is not Access.EXEC:
+            return self
+        order = self.order if self.order is Order.LAST else Order.BARRIER
+        return replace(self, order=order, reads_all=True, writes_all=True)
+
     def veiled(self) -> Intent:
         """The same where nobody can say where the paths lead."""
         return replace(
@@ -166,6 +174,8 @@ def _declared(tool: Tool, arguments: Any, context: Context) -> Intent:
     for action in actions:
         if isinstance(action, RunsCode):
             intent = replace(intent, reads_all=True, writes_all=True)
+        elif isinstance(action, Contacts) and action.in_order and intent.order is Order.SAFE:
+            intent = replace(intent, order=Order.UNSAFE)
         elif isinstance(action, RunsCommand):
             intent = _with_command(intent, action, context)
     if getattr(arguments, "run_in_background", None):
@@ -186,7 +196,7 @@ def _undeclared(tool: Tool) -> Intent:
 def _with_command(intent: Intent, action: RunsCommand, context: Context) -> Intent:
     """The intent, and what the command line does."""
     directory = action.cwd or context.cwd
-    script = analyse(action.text, directory, posix=context.session.shell != "bash")
+    script = analyse(action.text, directory, posix=context.shell != "bash")
     moves = script.changes_directory and action.cwd is None
     if moves or any(program_of(simple.words) in _WAITS for simple in script.commands):
         return replace(intent, order=Order.BARRIER, reads_all=True, writes_all=True)

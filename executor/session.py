@@ -44,7 +44,8 @@ class Session:
 
     Attributes:
         cwd: where the last command ended, as seen inside the box.
-        shell: name of the shell that command lines are given to; None = the box has none.
+        shells: lane → name of the shell that command lines are given to; None = the box has
+            none.
         completed: the summary that the model gave to `complete_task`; None before.
         mode: permission mode; plan mode changes it.
         rules: what is allowed, asked and denied, whatever the mode says.
@@ -59,7 +60,7 @@ class Session:
 
     def __init__(self) -> None:
         self.cwd = MOUNT
-        self.shell: str | None = "bash"
+        self.shells: dict[str, str | None] = {}
         self.completed: str | None = None
         self.mode = "bypass"
         self.mode_before_plan: str | None = None
@@ -74,6 +75,15 @@ class Session:
         self._files: dict[str, Identity] = {}
         self._reads: dict[Identity, Reading] = {}
         self._locks: WeakValueDictionary[Identity, asyncio.Lock] = WeakValueDictionary()
+
+    @property
+    def shell(self) -> str | None:
+        """That of the box that every loop has."""
+        return self.shell_of("no-net")
+
+    def shell_of(self, lane: str) -> str | None:
+        """That of a lane; bash as long as there was no box to ask."""
+        return self.shells.get(lane, "bash")
 
     def keep_running(self, work: Coroutine[Any, Any, None]) -> None:
         """Let this go on beside the calls; it is cancelled when the loop closes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -43,6 +43,8 @@ class Settings:
             TLS, a world-writable socket).
         state_directory: locks and what outlives a controller. Created on first use.
         config_file: the user's configuration file; None = there is none.
+        images_file: the user's choice of what images hold (see `sandbox.recipes`); None = there
+            is none.
         image_source: where the images' root file system comes from.
         image_reference: the image that a registry is asked for; `{release}` is replaced.
         registry_timeout: seconds that a registry has to give its first answer.
@@ -50,6 +52,9 @@ class Settings:
         model_key: key of the Messages API, for subagents; None = there is none.
         model_url: its address; None = the usual one.
         model_name: of the model that subagents ask where nothing else names one.
+        google_search_key, google_search_engine, google_search_url: key of Google's Custom Search,
+            the search engine that is asked, and another address than the usual one.
+        serper_key, serper_url: the same of Serper.
         git_program: git of the host, absolute; None = the one among the system's programs.
     """
 
@@ -61,6 +66,7 @@ class Settings:
         default_factory=lambda: Path.home() / _BASES["STATE"] / "executor"
     )
     config_file: Path | None = None
+    images_file: Path | None = None
     image_source: ImageSource = ImageSource.AUTO
     image_reference: str = _IMAGE_REFERENCE
     registry_timeout: float = _REGISTRY_TIMEOUT
@@ -69,6 +75,11 @@ class Settings:
     model_url: str | None = None
     model_name: str | None = None
     git_program: Path | None = None
+    google_search_key: str | None = field(default=None, repr=False)
+    google_search_engine: str | None = None
+    google_search_url: str | None = None
+    serper_key: str | None = field(default=None, repr=False)
+    serper_url: str | None = None
 
     @classmethod
     def load(cls, environment: Mapping[str, str] | None = None) -> Settings:
@@ -87,7 +98,8 @@ class Settings:
             cert_path=reader.path("DOCKER_CERT_PATH"),
             allow_insecure_engine=reader.flag("EXECUTOR_ALLOW_INSECURE_ENGINE"),
             state_directory=reader.path("EXECUTOR_STATE_DIR") or reader.base("STATE"),
-            config_file=reader.config_file(),
+            config_file=reader.config_file("EXECUTOR_CATALOG", "catalog.toml"),
+            images_file=reader.config_file("EXECUTOR_IMAGES", "images.toml"),
             image_source=reader.image_source("EXECUTOR_IMAGE_SOURCE"),
             image_reference=reader.text("EXECUTOR_IMAGE_REFERENCE") or _IMAGE_REFERENCE,
             registry_timeout=reader.seconds("EXECUTOR_REGISTRY_TIMEOUT", _REGISTRY_TIMEOUT),
@@ -96,6 +108,11 @@ class Settings:
             model_url=reader.text("ANTHROPIC_BASE_URL") or None,
             model_name=reader.text("ANTHROPIC_MODEL") or None,
             git_program=reader.path("EXECUTOR_GIT"),
+            google_search_key=reader.text("EXECUTOR_GOOGLE_SEARCH_KEY") or None,
+            google_search_engine=reader.text("EXECUTOR_GOOGLE_SEARCH_ENGINE") or None,
+            google_search_url=reader.text("EXECUTOR_GOOGLE_SEARCH_URL") or None,
+            serper_key=reader.text("EXECUTOR_SERPER_KEY") or None,
+            serper_url=reader.text("EXECUTOR_SERPER_URL") or None,
         )
         if reader.faults:
             raise ConfigError(reader.faults)
@@ -134,6 +151,17 @@ def user_surroundings(uid: int | None = None) -> dict[str, str]:
         return {"HOME": pwd.getpwuid(uid).pw_dir}
     except KeyError:
         return {}
+
+
+def values_of(names: Iterable[str], environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables of these names that are set and not empty, as they are.
+
+    Args:
+        names: of secrets that a person gives to a loop by the name of a variable.
+        environment: variables to read instead of the process's own.
+    """
+    variables = os.environ if environment is None else environment
+    return {name: variables[name] for name in names if variables.get(name)}
 
 
 class _Reader:
@@ -202,12 +230,12 @@ class _Reader:
             self.faults.append(f"{name}: {text!r} is unknown; allowed are {allowed}")
             return ImageSource.AUTO
 
-    def config_file(self) -> Path | None:
+    def config_file(self, variable: str, name: str) -> Path | None:
         """The file that is named (it must exist), else the usual one where it exists."""
-        named = self.path("EXECUTOR_CATALOG")
+        named = self.path(variable)
         if named is not None:
             if not named.is_file():
-                self.faults.append(f"EXECUTOR_CATALOG: {named} is not a file")
+                self.faults.append(f"{variable}: {named} is not a file")
             return named
-        usual = self.base("CONFIG") / "catalog.toml"
+        usual = self.base("CONFIG") / name
         return usual if usual.is_file() else None

@@ -11,7 +11,7 @@ import re
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from typing import Annotated, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -43,6 +43,13 @@ from executor.model import (
 from executor.paths import Added, Reach
 from executor.session import Session
 from executor.skills import Skill
+
+if TYPE_CHECKING:
+    from executor.bytestream import ByteStream
+    from executor.egress.broker import Broker
+    from executor.egress.secrets import Secrets
+    from executor.messages import Model
+    from executor.search import Provider
 
 # ─── what comes in ──────────────────────────────────────────────────────────────────
 
@@ -137,10 +144,19 @@ class Touches:
 
 @dataclass(frozen=True, slots=True)
 class Contacts:
-    """A host is contacted."""
+    """A host is contacted.
+
+    Attributes:
+        host, port: which.
+        is_free: nobody has to be asked, unless a rule says so: the loop's egress rules allow it,
+            or it is the sandbox itself, and nothing is sent there that could change it.
+        in_order: the call may change something there, or need what calls before it did.
+    """
 
     host: str
     port: int | None = None
+    is_free: bool = False
+    in_order: bool = False
 
 
 Action: TypeAlias = RunsCommand | RunsCode | Touches | Contacts
@@ -369,6 +385,42 @@ class MakeCall(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class SecondModel:
+    """Another model than the one that drives the loop, asked by tools.
+
+    Attributes:
+        model: answers.
+        name: which model it is asked to be; None = its own.
+        max_tokens: the longest answer.
+        prompt: what it is told of itself; None = the tool's own text.
+    """
+
+    model: Model
+    name: str | None = None
+    max_tokens: int = 4096
+    prompt: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Web:
+    """Whom tools ask on the host, with the operator's keys; a box reaches none of them.
+
+    Attributes:
+        search: searches the web; None = nobody does.
+        no_search: why, for the model.
+        results: how many a search has where the model does not say.
+        oracle: the second model; None = there is none.
+        no_oracle: why, for the model.
+    """
+
+    search: Provider | None = None
+    no_search: str = "no search provider is configured"
+    oracle: SecondModel | None = None
+    no_oracle: str = "no second model is configured"
+    results: int = 5
+
+
+@dataclass(frozen=True, slots=True)
 class Surroundings:
     """What all calls of one loop share.
 
@@ -401,6 +453,16 @@ class Surroundings:
         call: answers a call that a tool makes, through all stages; None = none can be made.
         reads_tasks: it has the tool that reads background tasks; without it none is started.
         no_git: why there is no git in its box; None = there may be.
+        web: whom tools ask on the host.
+        secrets: whose values are masked in all that leaves the loop; None = there are none.
+        egress: what the loop may reach outside its boxes, by the host's tools too; None =
+            nothing.
+        dial: connects to a port of the loopback in the box that runs commands; None = nothing
+            does. Raises ToolError: nothing listens there.
+        beside: name of a lane → these surroundings as they are there: other `lane`, `box`,
+            `limits` and `runtime`, all else the same. Lanes that share a box are that box's.
+        lanes: names of the lanes that have a box of their own; more than one, or none = they
+            don't differ.
         reach: which paths of the box its tools take.
     """
 
@@ -434,6 +496,12 @@ class Surroundings:
     call: MakeCall | None = None
     reads_tasks: bool = True
     no_git: str | None = None
+    web: Web = Web()
+    egress: Broker | None = None
+    secrets: Secrets | None = None
+    dial: Callable[[int], Awaitable[ByteStream]] | None = None
+    beside: Mapping[str, Surroundings] = field(default_factory=dict, repr=False, compare=False)
+    lanes: tuple[str, ...] = ()
 
     reach: Reach = field(init=False)
 
@@ -441,6 +509,10 @@ class Surroundings:
         is_box = self.toolset.reach == "box"
         reach = Reach(self.roots, self.added, self.plan_file, is_box)
         object.__setattr__(self, "reach", reach)
+
+    def in_lane(self, lane: str) -> Surroundings:
+        """What calls that run in this lane share."""
+        return self.beside.get(lane, self)
 
     @property
     def plan_file(self) -> str:
@@ -465,6 +537,7 @@ class Context:
         rules: what the agent holds the call to where it opens files, besides what the rules
             deny to the whole loop; None = nothing.
         is_trial: it ends, by `Tried`, where it would change a file.
+        is_approved: somebody was asked about the call, and agreed to it as it runs.
     """
 
     call_id: str
@@ -478,6 +551,7 @@ class Context:
     judged: dict[str, str] | None = None
     rules: dict[str, Any] | None = None
     is_trial: bool = False
+    is_approved: bool = False
 
     def judge(self, path: str, mark: str) -> None:
         """Note what a judgement rests on: what was at a path; empty = nothing."""
@@ -512,6 +586,11 @@ class Context:
     def session(self) -> Session:
         """The loop's memory."""
         return self.loop.session
+
+    @property
+    def shell(self) -> str | None:
+        """The shell that reads the call's command lines; None = the box has none."""
+        return self.session.shell_of(self.loop.lane)
 
     def path(self, text: str) -> str:
         """A path that a model wrote, of something to be read → the path as tools name it.

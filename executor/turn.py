@@ -47,14 +47,17 @@ class Crew:
         execute: the answer to one call; raises nothing but cancellation. What it is given
             is called when the call is permitted and about to run.
         foresee: what a call is going to do.
-        box: where paths are looked up.
+        box: where paths are looked up: those of the worktree lead to the same in all lanes, and
+            others count as anything.
         tell: takes the turn's events.
+        lane: whose box a call is for; None = there is no such tool.
     """
 
     execute: Callable[[Call, Callable[[], object]], Awaitable[Answered]]
     foresee: Callable[[Call], Intent]
     box: Box
     tell: Emit
+    lane: Callable[[Call], str | None] = lambda call: None
 
 
 class Turn:
@@ -256,6 +259,9 @@ class Turn:
         self._answer(position, answered)
 
     def _answer(self, position: int, answered: Answered) -> None:
+        if answered.result.lane is None:  # it was not run to its end
+            lane = self._crew.lane(self._calls[position])
+            answered = replace(answered, result=replace(answered.result, lane=lane))
         self._found[position] = answered
         self._schedule.end(position)
         while self._told in self._found and not self._is_ending:

@@ -10,7 +10,9 @@ import contextlib
 import importlib.util
 import secrets
 import shutil
+import socket
 import sys
+import sysconfig
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from typing import Any
 import executor.agent
 from executor.errors import SandboxError
 from executor.sandbox.box import Sandbox
+from executor.sandbox.channels import Accept
 from executor.sandbox.connection import Connection
 
 
@@ -31,7 +34,15 @@ def _library() -> str:
 
 AGENT = Path(executor.agent.__file__).parent
 PDF = (sys.executable, _library())
+MARKUP = (sys.executable, sysconfig.get_path("purelib"))
 RIPGREP = shutil.which("rg", path=str(Path(sys.executable).parent))
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 class ChildStream:
@@ -65,8 +76,16 @@ class ChildStream:
 
 
 @contextlib.asynccontextmanager
-async def open_local_box(root: Path, scratch: Path, lease: float = 30.0) -> AsyncIterator[Sandbox]:
-    """An agent over `root`; it and what it started are gone at the end."""
+async def open_local_box(
+    root: Path, scratch: Path, lease: float = 30.0, serve: Accept | None = None, port: int = 0
+) -> AsyncIterator[Sandbox]:
+    """An agent over `root`; it and what it started are gone at the end.
+
+    Args:
+        serve: serves connections to the agent's proxy; None = it has none.
+        port: where it listens; 0 = a free one. Commands find it in `HTTP_PROXY`.
+    """
+    port = port or free_port()
     child = await asyncio.create_subprocess_exec(
         sys.executable,
         "-I",
@@ -78,7 +97,11 @@ async def open_local_box(root: Path, scratch: Path, lease: float = 30.0) -> Asyn
         stderr=asyncio.subprocess.PIPE,
         env={"PATH": "/usr/bin:/bin"},
     )
-    connection = Connection(None, lambda error: connection.fail_waiting(error))  # noqa: PLW0108 (it is not there yet)
+    connection = Connection(
+        None,
+        lambda error: connection.fail_waiting(error),  # noqa: PLW0108 (it is not there yet)
+        accept=serve,
+    )
     ChildStream(child, connection)
     try:
         await connection.hello(
@@ -90,18 +113,24 @@ async def open_local_box(root: Path, scratch: Path, lease: float = 30.0) -> Asyn
                 "box": f"local-{secrets.token_hex(4)}",
                 "ripgrep": RIPGREP,
                 "pdf": PDF,
+                "markup": MARKUP,
                 "environment": {
                     "PATH": "/usr/local/bin:/usr/bin:/bin",
                     "HOME": str(scratch),
                     "LANG": "C.UTF-8",
                     "LC_ALL": "C.UTF-8",
+                    **({"HTTP_PROXY": f"http://127.0.0.1:{port}"} if serve else {}),
                 },
+                **({"proxy": port} if serve else {}),
             },
             timeout=20,
         )
+        if serve is not None:
+            await connection.request("shell", {})  # HELLO has been read, and the proxy listens
         yield Sandbox("local", "local", connection, {})
     finally:
         with contextlib.suppress(SandboxError):
             connection.close()
+        await connection.channels.finish()
         async with asyncio.timeout(10):
             await child.wait()

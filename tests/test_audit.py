@@ -137,3 +137,19 @@ def test_what_can_not_be_recorded_is_not_done(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="can't be written"):
         AuditLog(tmp_path).append("override")
     assert not os.path.lexists(tmp_path / "elsewhere")
+
+
+def test_lines_that_are_added_together_are_one_chain(tmp_path: Path) -> None:
+    """A crash between them and the note of their hash is no fault; one cut off later is."""
+    log = filled(tmp_path, 2)
+    head = log.path.with_name(log.path.name + ".head")
+    before = head.read_text()
+    log.extend([("batch", {"number": number}) for number in range(5)])
+    assert log.verify() == []
+    assert len(events(log)) == 7
+    after = head.read_text()
+    head.write_text(f"{before} 5")
+    assert log.verify() == []
+    head.write_text(after)
+    log.path.write_bytes(b"".join(log.path.read_bytes().splitlines(keepends=True)[:-1]))
+    assert len(log.verify()) == 1

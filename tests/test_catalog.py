@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from executor.catalog import PACKAGED, Catalog, Keep, load, parse
+from executor.catalog import PACKAGED, Catalog, Keep, LaneEntry, load, parse
+from executor.egress.options import host_faults
 from executor.errors import ConfigError
-from executor.model import Access, Limits
+from executor.model import Access, EgressOptions, Limits, Secret
 
 TEXT = resources.files("executor").joinpath(PACKAGED).read_text("utf-8")
 
@@ -71,6 +72,79 @@ def test_a_catalog_of_the_seed_loads_unchanged() -> None:
     assert (build.description, build.timeout_ms) == ("Run build command", 600_000)
 
 
+def test_packaged_lanes_are_the_specifications() -> None:
+    """Rows 79 and 80: slots 10, 5 and 1, a queue of 100; net and heavy reach what is allowed."""
+    lanes = load().lanes
+    assert {name: (lane.network, lane.slots, lane.queue) for name, lane in lanes.items()} == {
+        "no-net": ("none", 10, 100),
+        "net": ("broker", 5, 100),
+        "heavy": ("broker", 1, 100),
+    }
+    for lane in lanes.values():
+        assert (lane.image, lane.runtime, lane.memory, lane.cpus, lane.pids) == (None,) * 5
+
+
+def test_a_lane_is_overridden_key_by_key() -> None:
+    """What a file leaves out is packaged, or the loop's."""
+    text = "[lanes.heavy]\nimage = 'heavy'\nmemory = '8g'\ncpus = 4.0\n"
+    catalog = with_user_file(text + "[lanes.net]\nnetwork = 'bridge'\nqueue = 0\n")
+    assert catalog.lanes["heavy"] == LaneEntry(
+        "broker", image="heavy", memory="8g", cpus=4.0, slots=1
+    )
+    assert catalog.lanes["net"] == LaneEntry("bridge", slots=5, queue=0)
+
+
+def test_what_loops_reach_comes_from_two_tables(tmp_path: Path) -> None:
+    """`[egress]` says how, `[loop]` what; what is given for one loop wins, list by list."""
+    (tmp_path / "ca.pem").touch()
+    file = f"{tmp_path}/ca.pem"
+    catalog = with_user_file(
+        f"[egress]\nprivate = ['a.org']\nconnections = 3\nca_file = '{file}'\n"
+        "[loop]\negress = ['a.org', '*.b.org']\nsetup_egress = ['c.org']\n"
+        "setup = 'make deps'\ncaches = ['pip']\n"
+    )
+    spec = catalog.loop_spec(".")
+    assert spec.egress == EgressOptions(
+        ("a.org", "*.b.org"), ("c.org",), ("a.org",), file, 3, "10g"
+    )
+    assert (spec.setup, spec.caches, spec.secrets) == ("make deps", ("pip",), ())
+    secret = Secret("TOKEN", "value-of-it", ("d.org",))
+    given = {"hosts": ["d.org"], "ca_file": None}
+    spec = catalog.loop_spec(".", egress=given, setup=None, caches=("x",), secrets=(secret,))
+    assert (spec.egress.hosts, spec.egress.setup_hosts) == (("d.org",), ("c.org",))
+    assert (spec.egress.ca_file, spec.setup, spec.caches) == (file, "make deps", ("x",))
+    assert spec.secrets == (secret,)
+    assert load().loop_spec(".").egress == EgressOptions()
+
+
+def test_the_web_tools_are_the_specifications() -> None:
+    """Times and limits of `web_fetch` and `web_search`, and what is asked where nobody says."""
+    tools = load().tools
+    for name, size in (("web_fetch", 500_000), ("web_search", 50_000)):
+        tool = tools[name]
+        assert (tool.lane, tool.access, tool.timeout_ms) == ("net", Access.NETWORK, 30_000)
+        assert tool.max_output_bytes == size
+    assert (load().web_search.provider, load().web_search.results) == ("serper", 5)
+    assert load().oracle.model is None
+    text = "[web_search]\nprovider = 'google'\nengine = 'abc'\n[oracle]\nmodel = 'm'\n"
+    catalog = with_user_file(text)
+    assert (catalog.web_search.engine, catalog.web_search.most) == ("abc", 10)
+    assert (catalog.oracle.model, catalog.oracle.max_tokens) == ("m", 4096)
+
+
+def test_hosts_are_judged_where_somebody_reads_them() -> None:
+    """A whole file is checked before any loop is; its keys are named as they stand in it."""
+    user = (
+        "[loop]\negress = ['*']\nsetup_egress = ['http://x.org/']\n"
+        "[egress]\nprivate = ['*.x.org']\n"
+    )
+    with_user_file(user)
+    with pytest.raises(ConfigError) as caught:
+        parse([(PACKAGED, TEXT), ("my.toml", user)], host_faults)
+    keys = [fault.split(": ")[1] for fault in caught.value.faults]
+    assert sorted(keys) == ["egress.private", "loop.egress", "loop.setup_egress"]
+
+
 def test_all_faults_are_reported_at_once() -> None:
     """Unknown keys, wrong types and senseless values come together, with file and key."""
     faults = faults_of(
@@ -116,6 +190,29 @@ def test_all_faults_are_reported_at_once() -> None:
         ("[loop]\ncall_timeout = 700.0\n", "loop.call_timeout: 700 seconds is more than the 600"),
         ("[toolsets.standard]\nreads = 'turn'\n", "toolsets.standard.reads: is 'turn'; write"),
         ("[toolsets.other]\nmerge_stderr = true\n", "toolsets.other: unknown name"),
+        ("[lanes.hevay]\n", "lanes.hevay: there is no such lane; did you mean heavy?"),
+        ("lanes = 3\n", "lanes: is a whole number; write a table"),
+        ("[lanes.no-net]\nnetwork = 'broker'\n", "no-net is the lane without network"),
+        ("[lanes.no-net]\nnetwork = 'bridge'\n", "no-net is the lane without network"),
+        ("[lanes.net]\nnetwork = 'host'\n", "lanes.net.network: is 'host'; write \"none\""),
+        ("[lanes.net]\nslots = 0\n", "lanes.net.slots: is 0; write 1 or more"),
+        ("[lanes.net]\nimage = 'a b'\n", "lanes.net.image: is 'a b'; write a name"),
+        ("[lanes.net]\nmemory = '1m'\n", "lanes.net.memory: 1m is too small"),
+        ("[lanes.net]\npids = 3\n", "lanes.net.pids: 3 is too small"),
+        ("[lanes.net]\nlane = 3\n", "lanes.net.lane: unknown key; known: cpus"),
+        ("[egress]\nca_file = '/no/such'\n", "egress.ca_file: there is no /no/such"),
+        ("[egress]\nconnections = 0\n", "egress.connections: is 0; write 1 or more"),
+        ("[egress]\ntotal_bytes = 'x'\n", "egress.total_bytes: 'x' is not a size"),
+        ("[egress]\nhosts = []\n", "egress.hosts: unknown key"),
+        ("[loop]\negress = 'a.org'\n", "loop.egress: is text; write a list of hosts"),
+        ("[loop]\ncaches = ['A']\n", "loop.caches: 'A' is no name"),
+        ("[loop]\nsetup = ''\n", "loop.setup: is empty"),
+        ("[web_search]\nprovider = 'bing'\n", "web_search.provider: is 'bing'; write"),
+        (
+            "[web_search]\nprovider = 'google'\nresults = 11\n",
+            "web_search.results: 11 is more than the 10 that google gives",
+        ),
+        ("[oracle]\nmodel = ''\n", "oracle.model: is empty"),
     ],
 )
 def test_each_fault_names_key_and_mend(text: str, expected: str) -> None:

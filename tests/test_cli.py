@@ -22,9 +22,10 @@ from hypothesis import strategies as st
 
 from executor import toolsets
 from executor.catalog import load
-from executor.errors import Code
+from executor.errors import Code, ConfigError
 from executor.frontends.lines import Item, Iteration, Lines
-from executor.model import Call, Result
+from executor.frontends.options import reach_of, secrets_of
+from executor.model import Call, EgressOptions, Result, Secret
 from tests import pictures
 from tests.conftest import make_worktree
 
@@ -290,6 +291,8 @@ def test_results_are_written_as_they_come(program: Program) -> None:
         (["call", "glob", "{{", "--worktree", "{tree}"], "not valid JSON"),
         (["call", "glob", "[]", "--worktree", "{tree}"], "must be a JSON object"),
         (["tools", "--format", "xml"], "--format: there is no 'xml'"),
+        (["run", "--worktree", "{tree}", "--egress", "*"], "egress: '*' would be every host"),
+        (["call", "glob", "--secret", "NOT_SET_HERE@a.org"], "the variable NOT_SET_HERE is not"),
     ],
 )
 def test_bad_usage_is_exit_code_2(program: Program, arguments: list[str], expected: str) -> None:
@@ -641,13 +644,90 @@ def test_terminal_controls_in_output_are_shown_as_escapes(program: Program) -> N
     assert program.run("call", "run_command", command, *place)[1] == "a\\x1b[2Jb\n"
 
 
+def test_what_a_loop_reaches_comes_from_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each option lands in its field; a secret's value comes from the environment alone."""
+    monkeypatch.setenv("TOKEN", "value-of-the-token")
+    given = reach_of(
+        ["a.org", "*.b.org"],
+        ["c.org"],
+        ["a.org"],
+        Path("/ca.pem"),
+        "make deps",
+        ["pip", "npm"],
+        ["TOKEN@a.org", "TOKEN@b.org:8443"],
+    )
+    spec = load().loop_spec(".", **given)
+    assert spec.egress == EgressOptions(
+        ("a.org", "*.b.org"), ("c.org",), ("a.org",), Path("/ca.pem")
+    )
+    assert (spec.setup, spec.caches) == ("make deps", ("pip", "npm"))
+    assert spec.secrets == (Secret("TOKEN", "value-of-the-token", ("a.org", "b.org:8443")),)
+    assert "value-of-the-token" not in repr(spec)
+    plain = load().loop_spec(".", **reach_of(None, None, None, None, None, None, None))
+    assert (plain.egress, plain.setup, plain.secrets) == (EgressOptions(), None, ())
+
+
+def test_a_secret_that_was_written_on_the_command_line_is_not_repeated() -> None:
+    """Who mistakes --secret for its value is told how it is given, and nothing else."""
+    with pytest.raises(ConfigError) as caught:
+        secrets_of(["sk-my-key", "UNSET_A@a.org", "UNSET_B@b.org", "@c.org"])
+    assert len(caught.value.faults) == 4 and "sk-my-key" not in str(caught.value)
+
+
+def test_catalog_check_says_all_that_is_wrong(program: Program, tmp_path: Path) -> None:
+    """Every fault with file and key and exit code 2; of a sound file that, and exit code 0."""
+    file = tmp_path / "my.toml"
+    file.write_text(
+        "[lanes.no-net]\nnetwork = 'broker'\n[tools.raed_file]\n[loop]\negress = ['*']\n"
+    )
+    code, out, err = program.run("catalog", "check", "--config", str(file))
+    assert (code, out) == (2, "")
+    for key in ("lanes.no-net.network", "tools.raed_file", "loop.egress"):
+        assert f"executor: {file}: {key}: " in err
+    file.write_text("[permissions]\ndeny = ['raed_file(x)']\n")
+    code, _, err = program.run("catalog", "check", "--config", str(file))
+    assert code == 2 and f"{file}: permissions.deny: 'raed_file(x)' is not a rule" in err
+    file.write_text("[lanes.heavy]\nimage = 'heavy'\n[loop]\negress = ['*.example.org']\n")
+    code, out, err = program.run("catalog", "check", "--config", str(file))
+    assert (code, out, err) == (0, f"{file}: no faults\n", "")
+
+
+def test_catalog_show_says_what_holds_and_what_was_changed(
+    program: Program, tmp_path: Path
+) -> None:
+    """Tools with lane and limits, lanes with their real network, and whose each value is."""
+    file = tmp_path / "my.toml"
+    file.write_text("[tools.grep]\ntimeout_ms = 5500\n[lanes.heavy]\nnetwork = 'bridge'\n")
+    code, out, _ = program.run("catalog", "show", "--config", str(file))
+    rows = {line.split()[0]: line.split() for line in out.splitlines() if line.strip()}
+    assert code == 0
+    assert rows["grep"] == ["grep", "no-net", "read", "5.5", "s", "100,000", "B"]
+    assert rows["build"][:6] == ["build", "heavy", "exec", "600", "s", "600"]
+    assert rows["net"][1:6] == ["none", "(no", "hosts)", "no-net", "base"]
+    assert rows["heavy"][1:4] == ["bridge", "(unprotected)", "heavy"]
+    assert f"changed by {file}:\n  tools.grep.timeout_ms = 5500 (packaged: 60000)\n" in out
+    code, out, _ = program.run("catalog", "show", "--config", str(file), "--json")
+    shown = json.loads(out)
+    assert (code, shown["tools"]["grep"]["timeout_ms"]) == (0, 5500)
+    assert shown["lanes"]["net"]["effective_network"] == "none"
+    assert (shown["lanes"]["net"]["memory"], shown["loop"]["memory"]) == ("4g", "4g")
+    assert shown["changed"] == {
+        "tools.grep.timeout_ms": {"value": 5500, "packaged": 60000, "from": str(file)},
+        "lanes.heavy.network": {"value": "bridge", "packaged": "broker", "from": str(file)},
+    }
+    code, out, _ = program.run("catalog", "show")
+    assert code == 0 and out.endswith("all of it is packaged\n")
+
+
 @pytest.mark.parametrize(
     ("format", "key"),
     [("anthropic", "input_schema"), ("openai", "function"), ("mcp", "inputSchema")],
 )
 def test_tools_prints_definitions(program: Program, format: str, key: str) -> None:
     """`tools` prints the definitions in the form of each API, without an engine."""
-    code, out, _ = program.run("tools", "--format", format, DOCKER_HOST="unix:///none")
+    code, out, _ = program.run(
+        "tools", "--format", format, DOCKER_HOST="unix:///none", EXECUTOR_SERPER_KEY="key"
+    )
     definitions = json.loads(out)
     assert code == 0 and all(key in definition for definition in definitions)
     names = [one.get("name") or one["function"]["name"] for one in definitions]
@@ -746,7 +826,8 @@ def test_doctor_says_whether_loops_can_run(program: Program) -> None:
 def test_doctor_tries_the_box_that_is_configured(program: Program, tmp_path: Path) -> None:
     """The trial box is the loop of the configuration, also where that may run no command."""
     file = tmp_path / "strict.toml"
-    file.write_text('[loop]\nmode = "plan"\nseccomp = "strict"\nmemory = "300m"\n')
+    setup = 'setup = "exit 9"\nsetup_egress = ["example.org"]\n'
+    file.write_text(f'[loop]\nmode = "plan"\nseccomp = "strict"\nmemory = "300m"\n{setup}')
     code, out, _ = program.run("doctor", "--json", "--config", str(file))
     found = json.loads(out)["capabilities"]
     assert (code, found["seccomp"], found["memory"]) == (0, "strict (ours)", 300 << 20)

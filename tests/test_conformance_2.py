@@ -294,9 +294,17 @@ WORKSPACE: tuple[Row, ...] = (
         "security/test_g_files",
         "test_only_the_listed_places_can_be_written",
     ),
-    # Web access comes with the network.
-    Says("2-web-fetch-comes-later", [("web_fetch", {"url": "x"})], code=Code.UNKNOWN_TOOL),
-    Says("2-web-search-comes-later", [("web_search", {"query": "x"})], code=Code.UNKNOWN_TOOL),
+    # Web access.
+    Elsewhere("2-web-fetch", "test_web", "test_text_is_shown_as_it_is_with_its_status"),
+    Elsewhere("2-web-fetch-post", "test_web", "test_a_post_sends_its_body_and_headers"),
+    Elsewhere("2-web-fetch-auto-on-allowlist", "test_web", "test_who_is_asked"),
+    Says(
+        "2-web-fetch-without-egress",
+        [("web_fetch", {"url": "https://example.org/"})],
+        code=Code.NETWORK_DENIED,
+    ),
+    Elsewhere("2-web-search", "test_search", "test_results_are_text_and_data"),
+    Says("2-web-search-without-key", [("web_search", {"query": "x"})], code=Code.DISABLED),
     # Tool and registry.
     Is(
         "2-tool-has-its-parts",

@@ -55,7 +55,7 @@ NAMED = {
     "Error codes": " ".join(Code),
 }
 """Heading → the names that the specification gives, of which each has a row."""
-LATER = ("web_fetch", "web_search")
+LATER: tuple[str, ...] = ()
 """Tools of the specifications that are not there yet: their rows say so."""
 
 STATED = (Says, Is, Elsewhere)

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from executor.errors import ConfigError
-from executor.model import Limits, LoopSpec, Result, environment_faults, parse_size, plain
+from executor.model import (
+    EgressOptions,
+    Limits,
+    LoopSpec,
+    Result,
+    Secret,
+    environment_faults,
+    parse_size,
+    plain,
+)
 
 
 def test_a_result_line_is_one_line_of_json_with_every_field() -> None:
@@ -28,6 +38,7 @@ def test_a_result_line_is_one_line_of_json_with_every_field() -> None:
         "spill": None,
         "duration_ms": 1.235,
         "details": None,
+        "lane": None,
     }
 
 
@@ -95,6 +106,59 @@ def test_names_of_images_are_taken(image: str) -> None:
 def test_numbers_are_written_plainly(number: float, text: str) -> None:
     """People read no exponents."""
     assert plain(number) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "is_right"),
+    [
+        *(("pip", True), ("a.b_c-1", True), ("x" * 32, True), ("x" * 33, False), ("", False)),
+        *((".", False), ("..", False), ("...", True), ("Pip", False), ("a/b", False)),
+        *(("a\n", False), ("é", False)),
+    ],
+)
+def test_names_of_caches_are_names_of_one_directory(name: str, is_right: bool) -> None:
+    """Nothing that leads elsewhere, and nothing that two file systems take for different."""
+    assert (LoopSpec(".", caches=(name,)).faults() == []) is is_right
+
+
+def test_what_a_loop_reaches_is_checked_with_all_else(tmp_path: Path) -> None:
+    """Limits, certificates, set-up, caches and names of secrets, each fault by itself."""
+    options = EgressOptions(
+        setup_hosts=("example.org",),
+        ca_file=tmp_path / "none.pem",
+        connections=0,
+        total_bytes="lots",
+    )
+    secret = Secret("TOKEN", "a-value-that-is-long-enough", ("example.org",))
+    spec = LoopSpec(
+        ".", egress=options, caches=("a", "a"), secrets=(secret,), environment={"TOKEN": "x"}
+    )
+    named = [fault.partition(":")[0] for fault in spec.faults()]
+    assert named == [
+        *("egress.connections", "egress.total_bytes", "egress.ca_file", "caches"),
+        *("secrets.TOKEN", "setup_egress"),
+    ]
+    assert secret.value not in repr(spec) and secret.value not in str(spec.faults())
+    for setup in ("", " ", "a\0b"):
+        assert [fault[:6] for fault in LoopSpec(".", setup=setup).faults()] == ["setup:"]
+        assert LoopSpec(".", setup="pip download x").faults() == []
+
+
+def test_certificates_come_from_where_no_loop_can_write(tmp_path: Path) -> None:
+    """A link in their place would lead into the box whatever it names."""
+    inside, outside = tmp_path / "tree" / "ca.pem", tmp_path / "ca.pem"
+    inside.parent.mkdir()
+    outside.write_text("x")
+    inside.symlink_to(outside)
+
+    def faults(file: Path) -> list[str]:
+        return LoopSpec(tmp_path / "tree", egress=EgressOptions(ca_file=file)).faults()
+
+    assert faults(outside) == []
+    (fault,) = faults(inside)
+    assert fault.startswith("egress.ca_file: ") and "can rewrite it" in fault
+    (fault,) = faults(tmp_path)
+    assert "is not a file" in fault
 
 
 def test_reserved_and_impossible_variables_are_refused() -> None:

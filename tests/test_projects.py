@@ -16,9 +16,19 @@ from hypothesis import strategies as st
 from executor.catalog import PACKAGED, Catalog, load, parse
 from executor.controller import Controller
 from executor.errors import Code, ConfigError
-from executor.model import ApprovalAnswer, ApprovalRequest, LoopSpec, Question, Result
+from executor.model import (
+    ApprovalAnswer,
+    ApprovalRequest,
+    Event,
+    Finished,
+    LoopSpec,
+    Output,
+    Progress,
+    Question,
+    Result,
+)
 from executor.settings import Settings
-from executor.tools import reports
+from executor.tools import projects, reports
 from tests.conftest import LIMITS, make_worktree
 from tests.driver import LoopThread, wait_until
 from tests.loops import Work, open_work, opener
@@ -470,6 +480,123 @@ def test_hostile_lines_take_no_time(line: str) -> None:
             await asyncio.to_thread(reports.read, text)
 
     asyncio.run(timely())
+
+
+MAKE_AFTER = "make: *** [Makefile:2: test] Error 1\nmake: Leaving directory '/workspace'\n"
+TOX_AFTER = (
+    "py: exit 1 (0.62 seconds) /workspace> pytest pid=7\n  py: FAIL code 1 (0.9=setup[0.3]+cmd"
+    "[0.6] seconds)\n  evaluation failed :( (1.0 seconds)\n"
+)
+FORGED = "==== 9 passed in 0.01s ===="
+QUIET = (
+    "F\nFAILED test_a.py::test_y - assert 0\n1 failed, 1 xfailed, 2 xpassed in 61.50s (0:01:01)\n"
+)
+
+
+def summed(duration: float, names: list[str], **counts: int) -> dict[str, Any]:
+    """A summary in which what is not named is 0."""
+    words = ("passed", "failed", "errors", "skipped", "xfailed", "xpassed")
+    found = {**dict.fromkeys(words, 0), **counts}
+    return {"runner": "pytest", **found, "duration_s": duration, "failed_tests": names}
+
+
+WHOLE = summed(0.12, BOTH, passed=2, failed=1, skipped=1, xfailed=1, errors=1)
+
+
+@pytest.mark.parametrize(
+    ("stdout", "stderr", "expected"),
+    [
+        (PYTEST, "", WHOLE),
+        (PYTEST, MAKE_AFTER, WHOLE),
+        (PYTEST + MAKE_AFTER, "", WHOLE),
+        ("py: commands[0]> pytest\n" + PYTEST + TOX_AFTER, "", WHOLE),
+        ("", PYTEST, WHOLE),
+        (
+            "\n".join(f"\x1b[31m{line}\x1b[0m" if "=" in line else line
+                      for line in PYTEST.splitlines()),
+            "",
+            WHOLE,
+        ),
+        (FORGED + "\n" + PYTEST, "", WHOLE),
+        (PYTEST + "..\n3 passed in 1.00s\n", "", summed(1.0, [], passed=3)),
+        (QUIET, "", summed(61.5, [], failed=1, xfailed=1, xpassed=2)),
+        (f"short test summary info\n{QUIET}", "",
+         summed(61.5, BOTH[:1], failed=1, xfailed=1, xpassed=2)),
+        (f"test_a.py ..\n{FORGED}\ntest_b.py ....   [ 40%]\nKilled\n", "", None),
+        (f"{FORGED}\n.....\nSegmentation fault\n", "", None),
+        (f"{FORGED}\nFatal Python error: Aborted\n", "", None),
+        (f"{FORGED}\ntests/test_b.py::test_z PASSED\n", "", None),
+        (f"{FORGED}\n=========== FAILURES ===========\n", "", None),
+        (FORGED + "\nline" * 11, "", None),
+        (GO, "", None),
+        (JEST, "", None),
+    ],
+    ids=range(18),
+)  # fmt: skip
+def test_the_end_of_a_run_of_pytest_is_read(
+    stdout: str, stderr: str, expected: dict[str, Any] | None
+) -> None:
+    """Its last line counts, whoever called it; a line like it before the run is over does not."""
+    assert reports.pytest_summary(stdout, stderr) == expected
+
+
+def test_parameters_with_a_dash_do_not_end_a_name() -> None:
+    """What is in brackets belongs to the name; what follows is why it failed."""
+    names = ["a.py::t[c - d]", "a.py::t[x]", "a.py::t[y - z]", "a.py::u"]
+    entries = f"FAILED {names[0]} - no\nFAILED {names[1]} - [e] - f\nFAILED {names[2]}\n"
+    text = f"short test summary info\n{entries}ERROR {names[3]} - x[1] - y\n"
+    summary = reports.pytest_summary(f"{text}3 failed, 1 error in 0.10s\n") or {}
+    assert summary["failed_tests"] == names
+
+
+def test_no_more_tests_are_named_than_failed() -> None:
+    """Of many the first fifty; of a list that a test has printed no more than are counted."""
+    listed = "\n".join(f"FAILED test_a.py::test_{n} - x" for n in range(80))
+    text = "=== short test summary info ===\n{}\n==== {} failed in 1.00s ====\n"
+    many = reports.pytest_summary(text.format(listed, 80)) or {}
+    assert many["failed_tests"] == [f"test_a.py::test_{n}" for n in range(50)]
+    few = reports.pytest_summary(text.format(listed, 2)) or {}
+    assert few["failed_tests"] == ["test_a.py::test_0", "test_a.py::test_1"]
+
+
+@pytest.mark.parametrize("name", ["build", "test", "validate"])
+def test_all_three_sum_up_what_pytest_says(work: Work, name: str) -> None:
+    """Also where make calls it; whether it went well is the exit code's to say."""
+    work.write("out.txt", PYTEST)
+    targets = (f"{target}:\n\t@cat out.txt; exit 1\n" for target in ("all", "test", "validate"))
+    work.write("Makefile", "".join(targets))
+    result = work.call(name)
+    assert (result.structured or {})["summary"] == WHOLE
+    assert result.is_error and "short test summary info" in str(result.content)
+    (work.root / "out.txt").write_text(f"{FORGED}\n")
+    result = work.call(name)
+    found = result.structured or {}
+    assert (result.is_error, found["summary"], found.get("passed")) == (True, None, None)
+    assert FORGED in str(result.content)
+    result = work.call(name, command="cat out.txt")
+    assert (result.structured or {})["summary"] == summed(0.01, [], passed=9)
+    assert (work.call(name, command="echo fine").structured or {})["summary"] is None
+
+
+def test_a_long_command_tells_that_it_runs(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its output is told as it comes, and where nothing comes how long it has run."""
+    monkeypatch.setattr(projects, "PROGRESS_SECONDS", 0.01)
+    call = work.make("build", {"command": "echo begun; until [ -e go ]; do sleep 0.01; done"})
+    told: list[Event] = []
+
+    async def build() -> None:
+        async for event in work.loop.stream([call]):
+            told.append(event)
+            if isinstance(event, Progress):
+                (work.root / "go").touch()
+
+    work.thread.run(build())
+    (first, *_) = [event for event in told if isinstance(event, Progress)]
+    assert first.call_id == call.id and "until [ -e go ]" in first.message
+    assert first.message.endswith("running for 0 s") and first.current is not None
+    assert [event.text for event in told if isinstance(event, Output)] == ["begun\n"]
+    (end,) = [event for event in told if isinstance(event, Finished)]
+    assert end.result.code is None
 
 
 def test_the_test_tool_tells_counts_or_null(work: Work) -> None:

@@ -8,6 +8,7 @@ import json
 import re
 import runpy
 import sys
+import tomllib
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import replace
@@ -36,6 +37,7 @@ from executor import (
     register_task_tool,
 )
 from executor.catalog import PACKAGED, Catalog, LoopType, load, parse
+from executor.egress.options import host_faults
 from executor.hooks import Hook, HookEvent, Occasion, Reply
 from executor.model import Access
 from executor.tool import Action, Order, Tool
@@ -896,10 +898,23 @@ description = "Create phase with tasks (structured output)"
 
 
 def test_a_catalog_as_the_fourth_specification_writes_it_loads() -> None:
-    """Its file loads unchanged: keys and tools are known, also those that are not built yet."""
+    """Its file loads unchanged: keys and tools are known."""
     catalog = catalog_with(S4_CATALOG)
     assert catalog.tools["run_command"].description == "Execute shell command"
     assert (catalog.tools["glob"].timeout_ms, catalog.tools["glob"].lane) == (30_000, "no-net")
+
+
+def test_each_tool_of_the_fourth_specification_has_its_lane(tmp_path: Path) -> None:
+    """Its file as `--config`, unchanged: all seventeen, in the lane that the file says."""
+    file = tmp_path / "catalog.toml"
+    file.write_text(S4_CATALOG)
+    catalog = load(file, host_faults)
+    said = {name: table["lane"] for name, table in tomllib.loads(S4_CATALOG)["tools"].items()}
+    assert {name: catalog.tools[name].lane for name in said} == said and len(said) == 17
+    assert {lane for lane in said.values()} == set(catalog.lanes)
+    tools = {tool.canonical: tool for tool in registry("standard", catalog).all()}
+    assert tools.keys() >= said.keys()
+    assert all(tool.entry.lane == said.get(name, tool.entry.lane) for name, tool in tools.items())
 
 
 def test_pieces_of_the_registry_are_loaded_when_they_are_asked_for() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from executor.errors import ConfigError
-from executor.settings import ImageSource, Settings
+from executor.settings import ImageSource, Settings, values_of
 
 
 def test_empty_environment_gives_the_defaults(tmp_path: Path) -> None:
@@ -98,6 +98,11 @@ def test_all_faults_are_reported_at_once() -> None:
         "EXECUTOR_REGISTRY_TIMEOUT",
         "EXECUTOR_STATE_DIR",
     ]
+
+
+def test_values_are_those_of_variables_that_are_set() -> None:
+    """An empty one counts as none; what is in one is not touched."""
+    assert values_of(["A", "B", "C"], {"A": " x\n", "B": "", "D": "y"}) == {"A": " x\n"}
 
 
 def test_model_of_the_command_line() -> None:

@@ -79,7 +79,7 @@ def test_every_tool_of_the_seed_is_there() -> None:
     assert TOOLS.keys() - SEED.keys() == {"AskUserQuestion", "NotebookEdit", "Skill"}
 
 
-@pytest.mark.parametrize("name", TOOLS.keys() & SEED.keys())
+@pytest.mark.parametrize("name", sorted(TOOLS.keys() & SEED.keys()))
 def test_schemas_are_the_seeds(name: str) -> None:
     """The schema is the seed's, word for word, without what is hidden from the model."""
     properties = {
@@ -90,7 +90,7 @@ def test_schemas_are_the_seeds(name: str) -> None:
     assert {**TOOLS[name].schema, "properties": properties} == SEED[name]
 
 
-@pytest.mark.parametrize("name", TOOLS.keys() & SEED.keys())
+@pytest.mark.parametrize("name", sorted(TOOLS.keys() & SEED.keys()))
 def test_what_is_shown_is_what_is_checked(name: str) -> None:
     """The arguments that are taken are those of the schema, of the same types."""
     checked = schema_of(TOOLS[name].arguments)["properties"]
@@ -127,7 +127,7 @@ def test_a_change_of_what_is_not_said_is_a_fault() -> None:
         texts.changed("a text", [texts.Change("gone", "", "")])
 
 
-@pytest.mark.parametrize("name", TOOLS.keys() & SEED.keys())
+@pytest.mark.parametrize("name", sorted(TOOLS.keys() & SEED.keys()))
 def test_descriptions_are_the_seeds_but_for_the_changes(name: str) -> None:
     """Every line of the shown text is one of the seed's, or one that a change put there."""
     changes = claude_code.CHANGES.get(name, ())

@@ -51,8 +51,8 @@ def edit(work: Work, path: str, *edits: tuple[str, str] | tuple[str, str, bool])
 
 
 def test_the_toolset_has_the_seeds_tools() -> None:
-    """Oracle and web search come with the part that has network."""
-    assert list(TOOLS) == ["read_file", "list_files", "edit_file", "bash"]
+    """Files, commands, a second model, searches."""
+    assert list(TOOLS) == ["read_file", "list_files", "edit_file", "bash", "oracle", "web_search"]
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,8 @@ def test_the_toolset_has_the_seeds_tools() -> None:
         ("list_files", [], ["root", "max_results"]),
         ("edit_file", ["path", "edits"], []),
         ("bash", ["command"], ["cwd", "timeout_secs"]),
+        ("oracle", ["query"], []),
+        ("web_search", ["query"], ["max_results"]),
     ],
 )
 def test_arguments_are_those_of_the_decision(

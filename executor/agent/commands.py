@@ -31,6 +31,12 @@ LIVE_CREDIT = 1 << 20
 """Bytes of live output that a call may send before the host says that it takes more."""
 STAND_INS = {"python3": RUNTIME + "/bin/python3", "bash": "sh"}
 """What serves where an image has no such interpreter; the result names what ran."""
+USUAL = "/bin:/usr/bin:/usr/local/bin"
+"""Where interpreters are, whatever an image's PATH leads to."""
+SHELL_LESS = (
+    "this image has no shell, neither bash nor sh; run_code with python and the file tools need "
+    "none, and for commands the loop needs another image"
+)
 MAX_DRAINS = 256
 """Pipes held open by background processes of ended calls."""
 FORBIDDEN = "may not be entered"
@@ -99,6 +105,19 @@ def find_program(name: str, path: str) -> str | None:
     return None
 
 
+def find_shell(path: str) -> str | None:
+    """bash, or else sh: by `path`, or where they usually are; an image's may lead nowhere."""
+    return next(
+        (
+            program
+            for places in (path, USUAL)
+            for name in ("bash", "sh")
+            if (program := find_program(name, places))
+        ),
+        None,
+    )
+
+
 def _real(directory: str) -> str:
     """Where a directory is, without links. A `realpath` of a deep one takes seconds."""
     try:
@@ -141,7 +160,7 @@ class Commands:
         if processes.IS_INIT and "memory" in settings and sockets.are_told():
             self.sockets = sockets.Watch(service, int(settings["memory"]), self._end_all)
         path = self.environment.get("PATH", os.defpath)
-        self.shell = find_program("bash", path) or find_program("sh", path)
+        self.shell = find_shell(path)
         if self.shell is not None:
             self.environment["SHELL"] = self.shell
 
@@ -338,6 +357,12 @@ class Commands:
             raise self._no_entry(self.root, fault)
         return self.cwd
 
+    def resume(self, directory: str) -> None:
+        """The loop's last command ended there, in another box that has the same worktree."""
+        directory = os.path.normpath(directory)
+        if directory == self.root or directory.startswith(self.root + "/"):
+            self.cwd = directory
+
     def _no_entry(self, directory: str, fault: str) -> Failure:
         code = "PERMISSION_DENIED" if fault == FORBIDDEN else "FILE_NOT_FOUND"
         return Failure(code, f"{shown(directory)} {fault}")
@@ -430,6 +455,8 @@ class Job:
             Failure: it could not be started.
         """
         commands = self.commands
+        if "at" in arguments:
+            commands.resume(arguments["at"])
         directory = commands.enter(arguments.get("cwd"), self.notes)
         marker = f"{commands.box}-{self.channel}"
         commands.last_channel = self.channel
@@ -470,10 +497,13 @@ class Job:
         argv: list[str] = [*arguments["argv"]]
         # A PATH for the code need not lead to what runs the code.
         own = self.commands.environment.get("PATH", os.defpath)
-        path = f"{environment.get('PATH', own)}:{own}"
+        path = f"{environment.get('PATH', own)}:{own}:{USUAL}"
         program = find_program(argv[0], path)
         if program is None and argv[0] in STAND_INS:
             program = find_program(STAND_INS[argv[0]], path)
+            if program is not None:
+                # busybox is what it is called, and no bash.
+                argv[0] = os.path.basename(program)
         if program is None:
             raise Failure("NOT_FOUND", f"{argv[0]}: there is no such program in this image")
         self.program = self.interpreter = program
@@ -507,7 +537,7 @@ class Job:
         self.is_direct = False
         shell = self.commands.shell
         if shell is None:
-            raise Failure("UNSUPPORTED", "this image has no shell; run_code needs none")
+            raise Failure("UNSUPPORTED", SHELL_LESS)
         self.shell = os.path.basename(shell)
         text = command.encode("utf-8", "surrogateescape")
         if b"\0" in text:

@@ -24,6 +24,9 @@ RIPGREP = RUNTIME + "/bin/rg"
 PDF = (RUNTIME + "/bin/python3", RUNTIME + "/lib/libpdfium.so")
 """What takes PDF files apart: an interpreter, and the library."""
 PROGRAM = __file__.rpartition("/")[0] + "/pdf_program.py"
+MARKUP = (PDF[0], RUNTIME + "/lib/markup")
+"""What reads HTML: an interpreter, and the directory of its packages."""
+MARKUP_PROGRAM = __file__.rpartition("/")[0] + "/markup_program.py"
 
 
 class Failure(Exception):

@@ -47,7 +47,7 @@ def read_pages(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> 
     memory = arguments.get("memory", _MEMORY)
     wanted = (memory, arguments["first"], arguments["last"], arguments["max_pages"], *limits)
     try:
-        source = yield from _in_memory(content.data)
+        source = yield from in_memory(content.data)
         content.data = b""
         output = yield from _taken_apart(workspace, source, wanted, _HEADER + sum(room))
     except _Ended as error:
@@ -101,9 +101,9 @@ def _require_pictures(
         at = end
 
 
-def _in_memory(data: bytes) -> Generator[None, Any, int]:
+def in_memory(data: bytes) -> Generator[None, Any, int]:
     """A descriptor of a file that is nowhere, from its start on."""
-    fd = os.memfd_create("pdf", os.MFD_CLOEXEC)
+    fd = os.memfd_create("input", os.MFD_CLOEXEC)
     try:
         view = memoryview(data)
         while view:
@@ -254,7 +254,7 @@ def _smaller(
     content.data = b""
     if made is None or not os.path.exists(workspace.pdf[1]):
         return b""
-    source = yield from _in_memory(made[0])
+    source = yield from in_memory(made[0])
     limit = arguments["max_bytes"]
     wanted = (arguments.get("memory", _MEMORY), "alone", limit, made[1])
     made = None

@@ -239,6 +239,7 @@ class Roots:
         found.restrictions = self._worktree.restrictions
         found.ripgrep = self._worktree.ripgrep
         found.pdf = self._worktree.pdf
+        found.markup = self._worktree.markup
         return found
 
 

@@ -44,7 +44,7 @@ PAUSE_INPUT = 4 << 20
 SLICE = 0.005
 """Seconds that operations run on before the loop looks elsewhere."""
 BACKGROUND = ("begin", "await_task", "peek", "stop_task", "left", "end_left")
-RICH = ("read_image", "read_pages", "read_notebook", "edit_notebook")
+RICH = ("read_image", "read_pages", "read_notebook", "edit_notebook", "markdown")
 """What `background` does; it is loaded when the first of them comes."""
 DEFAULT_LEASE = 30.0
 DIRECTORIES = "/workspaces"
@@ -105,6 +105,8 @@ class Service:
         self.parser = Parser(frame.TO_AGENT)
         self.frames: deque[tuple[int, int, bytes]] = deque()
         self.unsent = bytearray()
+        self.written = 0
+        self.proxy: Any = None
         self.input_paused = False
         self.lease = DEFAULT_LEASE
         self.heard = time.monotonic()
@@ -127,6 +129,10 @@ class Service:
             self.slow_poll.register(descriptor, events)
             self.slow_poll.register(self.poll, select.POLLIN)
             self.slow.add(descriptor)
+
+    def expect(self, descriptor: int, events: int) -> None:
+        """Watch a descriptor, which is watched already, for other events."""
+        (self.slow_poll if descriptor in self.slow else self.poll).modify(descriptor, events)
 
     def forget(self, descriptor: int) -> None:
         """Stop watching a descriptor."""
@@ -255,6 +261,8 @@ class Service:
             call = self.calls.get(channel)
             if call is not None:
                 call.credit += int(json.loads(payload)["bytes"])
+        elif kind != frame.HELLO:
+            self._carry().on_frame(kind, channel, payload)
         else:
             self._on_hello(json.loads(payload))
 
@@ -270,8 +278,23 @@ class Service:
             self.workspace.ripgrep = settings["ripgrep"]
         if "pdf" in settings:
             self.workspace.pdf = tuple(settings["pdf"])
+        if "markup" in settings:
+            self.workspace.markup = tuple(settings["markup"])
         self.roots = Roots(self.workspace, settings.get("roots", ()), settings.get("hidden", ()))
         self.commands = Commands(self, settings)
+        if "proxy" in settings:
+            try:
+                self._carry().listen(int(settings["proxy"]))
+            except OSError as error:
+                self.fatal(f"the proxy's port {settings['proxy']} can't be listened on: {error}")
+
+    def _carry(self) -> Any:
+        """What carries connections; loaded when it is needed, as an idle box's memory is code."""
+        if self.proxy is None:
+            from .proxy import Proxy
+
+            self.proxy = Proxy(self)
+        return self.proxy
 
     def send(self, data: bytes) -> None:
         """Hand bytes to the host, now or when it takes them."""
@@ -289,11 +312,13 @@ class Service:
 
     def _write(self, data: bytes | bytearray) -> int:
         try:
-            return os.write(self.sink, data)
+            written = os.write(self.sink, data)
         except BlockingIOError:
             return 0
         except OSError:
             self.end("the host is gone")
+        self.written += written
+        return written
 
     def _on_output(self, events: int) -> None:
         with memoryview(self.unsent) as view, view[: 1 << 20] as piece:
@@ -301,6 +326,8 @@ class Service:
         del self.unsent[:written]
         if not self.unsent:
             self.forget(self.sink)
+        if self.proxy is not None:
+            self.proxy.on_output()
         if self.input_paused and len(self.unsent) < PAUSE_INPUT // 4:
             self._take_frames()
         if self.input_paused and len(self.unsent) < PAUSE_INPUT // 4:
@@ -413,10 +440,11 @@ class Service:
         if operation is None:
             # On first use: most of an idle box's memory is code.
             if name in RICH:
+                from .markup import OPERATIONS as MARKUP
                 from .notebooks import OPERATIONS
                 from .pages import OPERATIONS as PAGES
 
-                self.operations.update(OPERATIONS | PAGES)
+                self.operations.update(OPERATIONS | PAGES | MARKUP)
             else:
                 from .restrictions import OPERATIONS as RESTRICTIONS
                 from .search import OPERATIONS

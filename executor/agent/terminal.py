@@ -19,7 +19,7 @@ import time
 from contextlib import suppress
 
 from . import frame, processes
-from .commands import find_program
+from .commands import SHELL_LESS, find_shell
 from .confinement import confine, is_bound
 from .operation import Failure
 
@@ -112,9 +112,9 @@ class Terminal:
     def _start(self, settings: dict[str, Any]) -> None:
         environment: dict[str, str] = settings["environment"]
         path = environment.get("PATH", os.defpath)
-        program = find_program("bash", path) or find_program("sh", path)
+        program = find_shell(path)
         if program is None:
-            raise Failure("UNSUPPORTED", "this image has no shell")
+            raise Failure("UNSUPPORTED", SHELL_LESS)
         environment["SHELL"] = program
         if "TERM" in environment and not _is_known(environment["TERM"]):
             environment["TERM"] = COMMON

@@ -15,7 +15,7 @@ import stat
 import struct
 from _blake2 import blake2b
 
-from .operation import PDF, RIPGREP, Failure
+from .operation import MARKUP, PDF, RIPGREP, Failure
 from .text import spelled, unspelled
 
 TYPE_CHECKING = False
@@ -258,6 +258,7 @@ class Workspace:
         directory: descriptor of the root.
         ripgrep: the program that searches.
         pdf: what takes PDF files apart; see `operation.PDF`.
+        markup: what reads HTML; see `operation.MARKUP`.
         beneath: the kernel resolves paths; otherwise every path is walked.
         restrictions: what the loop's rules deny; None = nothing.
         prefix: stands before what the host is told of paths below the root: nothing for the
@@ -271,6 +272,7 @@ class Workspace:
         self.label = label
         self.ripgrep = RIPGREP
         self.pdf = PDF
+        self.markup = MARKUP
         self.directory = os.open(self.root, DIRECTORY | os.O_CLOEXEC)
         self._root = self.root.rstrip("/") + "/"
         self._named = self._root

@@ -22,7 +22,7 @@ from rich.table import Table
 from executor.catalog import Catalog
 from executor.controller import Controller
 from executor.errors import ConfigError
-from executor.frontends import diagnosis, history, notices, shell
+from executor.frontends import catalogs, diagnosis, history, notices, shell
 from executor.frontends.asking import terminal
 from executor.frontends.lines import Item, Iteration, Lines
 from executor.frontends.options import (
@@ -30,12 +30,16 @@ from executor.frontends.options import (
     Allow,
     Ask,
     Branch,
+    Cache,
+    CaFile,
     CallTimeout,
     Commit,
     Config,
     Cpus,
     Deny,
     Disk,
+    Egress,
+    EgressPrivate,
     Env,
     ExecId,
     GitSharing,
@@ -52,6 +56,9 @@ from executor.frontends.options import (
     Repo,
     Runtime,
     Seccomp,
+    SecretAt,
+    Setup,
+    SetupEgress,
     Skills,
     TextOnly,
     Toolset,
@@ -60,6 +67,7 @@ from executor.frontends.options import (
     WorktreeOrHere,
     WorktreeSkills,
     environment_of,
+    reach_of,
 )
 from executor.frontends.rendering import raw_content, render_content, render_tool_result
 from executor.frontends.running import (
@@ -111,6 +119,7 @@ app = typer.Typer(
 images_app = typer.Typer(help="The images that boxes are made from.", no_args_is_help=True)
 app.add_typer(images_app, name="images")
 app.add_typer(history.app, name="git")
+app.add_typer(catalogs.app, name="catalog")
 app.command("shell")(shell.shell)
 
 
@@ -167,6 +176,13 @@ def run(
     git: GitSharing = None,
     commit: Commit = None,
     landing: Landing = None,
+    egress: Egress = None,
+    setup_egress: SetupEgress = None,
+    egress_private: EgressPrivate = None,
+    ca_file: CaFile = None,
+    setup: Setup = None,
+    cache: Cache = None,
+    secret: SecretAt = None,
     report: Annotated[
         Path | None,
         typer.Option(
@@ -214,6 +230,7 @@ def run(
             repo=repo,
             branch=branch,
             git={"sharing": git, "commit": commit, "landing": landing},
+            **reach_of(egress, setup_egress, egress_private, ca_file, setup, cache, secret),
         )
 
     finish(lambda: _run(spec, config, calls, model, report))
@@ -451,6 +468,13 @@ def call(
     git: GitSharing = None,
     commit: Commit = None,
     landing: Landing = None,
+    egress: Egress = None,
+    setup_egress: SetupEgress = None,
+    egress_private: EgressPrivate = None,
+    ca_file: CaFile = None,
+    setup: Setup = None,
+    cache: Cache = None,
+    secret: SecretAt = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Print the text as it is, control characters too.")
     ] = False,
@@ -484,6 +508,7 @@ def call(
             repo=repo,
             branch=branch,
             git={"sharing": git, "commit": commit, "landing": landing},
+            **reach_of(egress, setup_egress, egress_private, ca_file, setup, cache, secret),
         )
 
     finish(lambda: _call(spec, config, tool, arguments, raw))
@@ -633,12 +658,17 @@ _FORMATS: dict[str, Callable[[Tool], dict[str, Any]]] = {
 @images_app.command("build")
 def images_build(
     names: Annotated[
-        list[str] | None, typer.Argument(help="base (default), heavy.", show_default=False)
+        list[str] | None,
+        typer.Argument(help="base (default), heavy, or your own.", show_default=False),
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Anew, for newer packages.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False,
 ) -> None:
-    """Make the images and the runtime volume where they are missing or stale."""
+    """Make the images and the runtime volume where they are missing or stale.
+
+    What heavy holds, and which images of your own there are, is said in images.toml beside
+    the catalog, or in the file that EXECUTOR_IMAGES names.
+    """
 
     async def work() -> int:
         steps = Steps()
@@ -670,16 +700,20 @@ def images_list(
 
 
 def _show_images(entries: Sequence[image_store.Entry], as_json: bool) -> None:
-    fields = ("kind", "name", "id", "created", "size", "current")
+    fields = ("kind", "name", "id", "created", "size", "current", "layers", "file")
     rows = [{field: getattr(entry, field) for field in fields} for entry in entries]
     if as_json:
         write_json(rows)
         return
-    table = Table("kind", "name", "size", "current", box=None)
+    table = Table("kind", "name", "size", "current", "layers", box=None)
     for entry in entries:
         size = f"{entry.size / 1e6:.0f} MB" if entry.size is not None else ""
         table.add_row(
-            one_line(entry.kind), one_line(entry.name), size, "yes" if entry.current else "no"
+            one_line(entry.kind),
+            one_line(entry.name),
+            size,
+            "yes" if entry.current else "no",
+            one_line(" ".join(entry.layers)),
         )
     show(table if entries else "no images yet; make them with: executor images build")
 

@@ -12,6 +12,7 @@ from executor import doctor
 from executor.catalog import Catalog, load
 from executor.controller import Controller
 from executor.doctor import Finding
+from executor.egress.options import host_faults
 from executor.errors import ConfigError, ExecutorError
 from executor.model import Call, LoopSpec
 from executor.settings import Settings
@@ -55,13 +56,14 @@ async def examine(config: Path | None = None) -> Report:
     try:
         settings = Settings.load()
         file = config or settings.config_file
-        catalog = load(file)
+        catalog = load(file, host_faults)
     except ConfigError as error:
         report.findings += [Finding("configuration", "fault", one, _MEND) for one in error.faults]
         return report
     report.findings.append(Finding("configuration", "ok", f"file: {file or 'none'}"))
     runtime = catalog.loop.get("runtime")
     report.findings += await doctor.examine(settings, catalog.controller, runtime)
+    report.findings += doctor.judge_lanes(catalog.lanes, catalog.controller)
     if report.is_able and all(
         finding.level == "ok" for finding in report.findings if finding.name == "images"
     ):
@@ -104,7 +106,9 @@ async def _trial(report: Report, settings: Settings, catalog: Catalog) -> None:
 def _trial_spec(catalog: Catalog, directory: Path) -> LoopSpec:
     """The configured loop, but one that may run a command, on the image that is there."""
     spec = catalog.loop_spec(directory, mode="bypass", image="base", max_seconds=60.0)
-    return replace(spec, loop_type=None)
+    # A set-up is for a worktree with something in it.
+    egress = replace(spec.egress, setup_hosts=())
+    return replace(spec, loop_type=None, setup=None, egress=egress)
 
 
 def _plain(value: Any) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from executor.errors import ConfigError
+from executor.model import Secret
+from executor.settings import values_of
 
 # Text, because an empty path would count as the current directory.
 Worktree = Annotated[
@@ -159,6 +161,102 @@ IdleSeconds = Annotated[
     float | None,
     typer.Option("--idle-seconds", help="Give the box back after so long without a call."),
 ]
+Egress = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--egress",
+        help="Host that may be reached: HOST, *.SUFFIX or HOST:PORT; none by default; may be "
+        "repeated.",
+    ),
+]
+SetupEgress = Annotated[
+    list[str] | None,
+    typer.Option("--setup-egress", help="The same, for --setup alone; may be repeated."),
+]
+EgressPrivate = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--egress-private",
+        help="HOST or HOST:PORT of --egress that may have a private address; may be repeated.",
+    ),
+]
+CaFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca-file", help="Certificates that programs in the box believe instead of the image's."
+    ),
+]
+Setup = Annotated[
+    str | None,
+    typer.Option("--setup", help="Command that runs in each new box before its first call."),
+]
+Cache = Annotated[
+    list[str] | None,
+    typer.Option("--cache", help="Name of a directory for downloads that lasts; may be repeated."),
+]
+SecretAt = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--secret",
+        help="NAME@HOST: this environment variable's value, for that host alone; may be repeated.",
+    ),
+]
+
+
+def reach_of(
+    egress: Sequence[str] | None,
+    setup_egress: Sequence[str] | None,
+    egress_private: Sequence[str] | None,
+    ca_file: Path | None,
+    setup: str | None,
+    cache: Sequence[str] | None,
+    secret: Sequence[str] | None,
+) -> dict[str, Any]:
+    """What these options come to, for `Catalog.loop_spec`.
+
+    Raises:
+        ConfigError: a secret is not NAME@HOST, or the environment has none of its name.
+    """
+    return {
+        "egress": {
+            "hosts": egress or None,
+            "setup_hosts": setup_egress or None,
+            "private": egress_private or None,
+            "ca_file": ca_file,
+        },
+        "setup": setup,
+        "caches": cache or None,
+        "secrets": secrets_of(secret),
+    }
+
+
+def secrets_of(pairs: Sequence[str] | None) -> tuple[Secret, ...]:
+    """The secrets that `--secret` names, each with all its hosts; values are the environment's.
+
+    Raises:
+        ConfigError: one is not NAME@HOST, or is not set. No value is in the message.
+    """
+    hosts: dict[str, list[str]] = {}
+    faults: list[str] = []
+    for pair in pairs or ():
+        name, at, host = pair.partition("@")
+        if name and host:
+            hosts.setdefault(name, []).append(host)
+        elif at:
+            faults.append(f"--secret: {pair!r} names no variable or no host; write NAME@HOST")
+        else:
+            # What stands there may be the value itself.
+            faults.append("--secret: one has no @; write NAME@HOST, never a value")
+    values = values_of(hosts)
+    faults += [
+        f"--secret: the variable {name} is not set, or empty, where the executor runs; export it "
+        "there"
+        for name in hosts
+        if name not in values
+    ]
+    if faults:
+        raise ConfigError(faults)
+    return tuple(Secret(name, values[name], tuple(given)) for name, given in hosts.items())
 
 
 def environment_of(pairs: Sequence[str] | None) -> dict[str, str]:

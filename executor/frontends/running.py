@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from executor.catalog import Catalog, load
+from executor.egress.options import host_faults
 from executor.errors import ConfigError, SandboxError
 from executor.frontends.signals import HEARD
 from executor.model import LoopSpec
@@ -193,7 +194,7 @@ def writing() -> Iterator[None]:
 def settings_of(config: Path | None) -> tuple[Settings, Catalog]:
     """The machine's settings, and the catalog with the user's file or the one named here."""
     settings = Settings.load()
-    return settings, load(config or settings.config_file)
+    return settings, load(config or settings.config_file, host_faults)
 
 
 def require_outside(file: Path | None, spec: LoopSpec, option: str = "config") -> None:

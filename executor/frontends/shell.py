@@ -23,9 +23,13 @@ from executor.errors import ConfigError, EngineError
 from executor.frontends import notices
 from executor.frontends.options import (
     AddDir,
+    Cache,
+    CaFile,
     Config,
     Cpus,
     Disk,
+    Egress,
+    EgressPrivate,
     Env,
     ExecId,
     Image,
@@ -35,8 +39,12 @@ from executor.frontends.options import (
     Quota,
     Runtime,
     Seccomp,
+    SecretAt,
+    Setup,
+    SetupEgress,
     Uid,
     environment_of,
+    reach_of,
 )
 from executor.frontends.passing import Passing
 from executor.frontends.running import (
@@ -103,6 +111,13 @@ def shell(
     seccomp: Seccomp = None,
     quota: Quota = None,
     disk: Disk = None,
+    egress: Egress = None,
+    setup_egress: SetupEgress = None,
+    egress_private: EgressPrivate = None,
+    ca_file: CaFile = None,
+    setup: Setup = None,
+    cache: Cache = None,
+    secret: SecretAt = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Pass on all that the box sends to the terminal.")
     ] = False,
@@ -132,6 +147,7 @@ def shell(
             seccomp=seccomp,
             quota=quota,
             disk_bytes=disk,
+            **reach_of(egress, setup_egress, egress_private, ca_file, setup, cache, secret),
         )
         return replace(made, limits=replace(made.limits, idle_seconds=None))
 

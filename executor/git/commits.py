@@ -31,7 +31,7 @@ _LINE = 200
 _OBJECT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _BRANCH = re.compile(r"refs/heads/[^\x00-\x20\x7f~^:?*\[\\]{1,1000}")
 
-_NOTHING, _UNMERGED, _BUSY, _LOCKED, _NO_REPOSITORY, _NESTED = range(70, 76)
+_NOTHING, _UNMERGED, _BUSY, _LOCKED, _NO_REPOSITORY, _NESTED, _NO_GIT = range(70, 77)
 
 _SCRIPT = r"""
 inside=$1 message=$2 what=$3 hooks=$4
@@ -41,6 +41,7 @@ unset GIT_ICASE_PATHSPECS GIT_DIR GIT_WORK_TREE
 export LC_ALL=C GIT_EDITOR=: GIT_TERMINAL_PROMPT=0
 if [ -n "$inside" ]; then export GIT_DIR="$inside" GIT_WORK_TREE="$PWD"; fi
 top=$PWD tab=$(printf '\t') only=
+command -v git >/dev/null || exit 76
 directory=$(git rev-parse --absolute-git-dir) || exit 74
 
 # A lock is waited for; it is removed only when no git is running here.
@@ -344,6 +345,8 @@ def _fault(value: Mapping[str, Any], said: str, timeout: float) -> ToolError:
             f"({listed}), and such entries are never taken out of the sandbox. "
             "Use `git rm --cached` on it.",
         )
+    if code == _NO_GIT:
+        return ToolError(Code.NOT_FOUND, "git: there is no such program in this image")
     if code == _NO_REPOSITORY:
         return ToolError(Code.NOT_FOUND, f"There is no git repository here: {listed}")
     how = f"signal {value['signal']}" if code is None else f"exit code {code}"

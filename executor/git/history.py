@@ -232,10 +232,13 @@ class History:
         assert self._git is not None, "a repository was found with it"
         await private.prepare(self._git, origin, directory, self._sharing, is_exact_stat=is_exact)
 
-    @property
-    def git_settings(self) -> bytes:
-        """What git reads in the loop's boxes, also where it has no repository there."""
-        return private.system_settings(self._repository, self._options)
+    def git_settings(self, has_proxy: bool) -> bytes:
+        """What git reads in a box of the loop's, also where it has no repository there.
+
+        Args:
+            has_proxy: the box has a way out for HTTP.
+        """
+        return private.system_settings(self._repository, self._options, has_proxy=has_proxy)
 
     async def place(self, quota: Quota) -> None:
         """Write the loop's own git directory, where its quota wants it.

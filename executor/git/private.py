@@ -42,7 +42,9 @@ _PACK_SECONDS = 1800.0
 _REMOTE = re.compile(r"remote\.(.+)\.(?:push)?url", re.DOTALL | re.IGNORECASE)
 _OUTSIDE = "outside"
 """git runs `git-remote-outside`, which is in the runtime volume, for it."""
-_FAR = ("https://", "http://", "ssh://", "git://", "git@")
+_FAR = ("ssh://", "git://", "git@")
+_BY_HTTP = ("https://", "http://")
+"""What the box's proxy, if there is one, can lead to; to the others nothing does."""
 _INEXACT = (("core.checkStat", "minimal"), ("core.trustctime", "false"))
 
 
@@ -216,6 +218,8 @@ def settings(repository: Repository, is_exact_stat: bool) -> list[tuple[str, str
 def _unreachable(known: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Has git start a program of ours for every remote, which says that there is no network.
 
+    All boxes of a loop have these settings. In one with a proxy the program leaves `https://` and
+    `http://` to git's own.
     Their addresses are kept from being rewritten (see `environment`): the longest match wins,
     and `git remote -v` shows what it does outside.
     """
@@ -400,7 +404,11 @@ def _give_files(directory: int, owner: Owner) -> list[str]:
 
 
 def system_settings(
-    repository: Repository | None, options: GitOptions, *, workspace: str = MOUNT
+    repository: Repository | None,
+    options: GitOptions,
+    *,
+    workspace: str = MOUNT,
+    has_proxy: bool = False,
 ) -> bytes:
     """What git in the box reads before any settings of the loop's, which so come before ours.
 
@@ -410,6 +418,7 @@ def system_settings(
         repository: whose private directory is there; None = none is.
         options: the loop's; its name and address come before the host's.
         workspace: where the worktree is in the box.
+        has_proxy: the box has a way out for HTTP.
 
     Raises:
         GitError: a value that no configuration file can have.
@@ -418,6 +427,7 @@ def system_settings(
     # The second is what `git clone /workspace` asks for, the third a command that is started
     # in the directory itself.
     places = [workspace, f"{workspace}/.git"]
+    far = _FAR if has_proxy else (*_BY_HTTP, *_FAR)
     if repository is not None and repository.entry is GitEntry.FILE:
         places.append(PRIVATE)
     return configuration(
@@ -426,7 +436,7 @@ def system_settings(
             ("user.email", person.email),
             *(("safe.directory", place) for place in places),
             (f"protocol.{_OUTSIDE}.allow", "always"),
-            *((f"url.{_OUTSIDE}::{start}.insteadOf", start) for start in _FAR),
+            *((f"url.{_OUTSIDE}::{start}.insteadOf", start) for start in far),
         ]
     )
 

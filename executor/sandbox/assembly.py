@@ -27,22 +27,33 @@ UNREADABLE = "lib/loader"
 """A second loader that may be run and not read: Linux closes a process of such a program to all
 others of its uid from its first moment on (`execve(2)`, "dumpable")."""
 NOBODY = 65534
+PRELOADS, NO_PRELOADS = b"/etc/ld.so.preload\0", b"/opt/executor/none\0"
 REMOTE = "bin/git-remote-outside"
 """What git starts for a repository that only a network leads to (gitremote-helpers(7))."""
 REMOTE_SOURCE = r"""#!/bin/sh
+where="There is no network in this sandbox"
+case " ${https_proxy-} ${HTTPS_PROXY-} ${http_proxy-} " in
+  *" http://127.0.0.1:3128 "*)
+    case "${2-}" in
+      https://*) exec git remote-https "$@" ;;
+      http://*) exec git remote-http "$@" ;;
+    esac
+    where="This sandbox reaches other machines only by https and its proxy" ;;
+esac
 read -r _  # git complains if nobody takes its first line
-echo "There is no network in this sandbox, so git can't push to, fetch from or clone ${2:-$1}." \
+echo "$where, so git can't push to, fetch from or clone ${2:-$1}." \
   "Commits leave it by \`executor git import\`, outside." >&2
 exit 1
 """
 UNCHECKED = py_compile.PycInvalidationMode.UNCHECKED_HASH
 PDFIUM = "libpdfium.so"
 PDF_TRIAL = f"import ctypes, resource; ctypes.CDLL('{ROOT}/lib/{PDFIUM}').FPDF_InitLibrary()"
+MARKUP_TRIAL = f"import sys; sys.path.append('{ROOT}/lib/markup'); import markdownify"
 TRIAL = "import ctypes, json, os, selectors, signal, socket, struct, subprocess, zlib, ssl"
 
 
 def assemble() -> None:
-    """Tar with `patchelf`, `rg` and PDFium on stdin → tar of `/opt/executor` on stdout."""
+    """Tar with `patchelf`, `rg`, PDFium and packages on stdin → tar of `/opt/executor` on stdout."""
     tools = Path("/tmp")
     with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
         archive.extractall(tools)
@@ -54,10 +65,12 @@ def assemble() -> None:
     ignore = shutil.ignore_patterns(*LEFT_OUT)
     shutil.copytree(os.path.dirname(os.__file__), library / LIBRARY, ignore=ignore)
     shutil.copyfile(tools / PDFIUM, library / PDFIUM)
+    shutil.copytree(tools / "markup", library / "markup")
     documents = copy_libraries(python, library)
     loader = next(library.glob("ld-linux*"))
     for file in (python, loader, tools / "rg", tools / "patchelf"):
         file.chmod(0o755)
+    forget_preloads(loader)
     subprocess.run(
         [tools / "patchelf", "--set-interpreter", loader, "--force-rpath",
          "--set-rpath", "$ORIGIN/../lib", python],
@@ -76,6 +89,7 @@ def assemble() -> None:
     )
     say("trying it")
     subprocess.run([python, "-I", "-S", "-B", "-c", TRIAL], check=True)
+    subprocess.run([python, "-I", "-S", "-B", "-c", MARKUP_TRIAL], check=True)
     if subprocess.run([python, "-I", "-S", "-B", "-c", PDF_TRIAL], check=False).returncode:
         # One that was built for another C library; everything else works without it.
         (library / PDFIUM).unlink()
@@ -83,6 +97,18 @@ def assemble() -> None:
     say("packing")
     with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
         archive.add(ROOT, "opt/executor", filter=plain)
+
+
+def forget_preloads(loader: Path) -> None:
+    """Makes a loader look for libraries to preload where there are none.
+
+    `/etc/ld.so.preload` is the image's: its libraries are none of the agent's, which they
+    would be part of, or could not be loaded into.
+    """
+    code = loader.read_bytes()
+    if code.count(PRELOADS) != 1:
+        raise SystemExit(f"{loader} does not read {PRELOADS.decode()} as every glibc does")
+    loader.write_bytes(code.replace(PRELOADS, NO_PRELOADS))
 
 
 def copy_libraries(python: Path, library: Path) -> set[str]:

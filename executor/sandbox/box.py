@@ -6,16 +6,19 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from executor.audit import AuditLog
+from executor.bytestream import ByteStream
 from executor.catalog import Policy
-from executor.errors import AgentLost, EngineError, SandboxError, SandboxUnavailable
+from executor.errors import AgentLost, ConfigError, EngineError, SandboxError, SandboxUnavailable
 from executor.model import MOUNT, PLANS, RESULTS, LoopSpec
 from executor.sandbox import (
+    allowance,
+    bridge,
     capabilities,
     container,
     gate,
@@ -27,15 +30,17 @@ from executor.sandbox import (
     seccomp,
     targets,
 )
+from executor.sandbox.caches import PLACE, Caches
+from executor.sandbox.certificates import read as read_certificates
+from executor.sandbox.channels import DIAL_TIMEOUT, Accept
 from executor.sandbox.completion import to_completion
 from executor.sandbox.connection import Answer, Connection, OnOutput
 from executor.sandbox.container import LABEL_CONTROLLER
 from executor.sandbox.engine import Engine, NameTaken, status
-from executor.sandbox.environment import command_environment
+from executor.sandbox.environment import PROXY_PORT, command_environment, environment_notices
 from executor.sandbox.facts import EngineFacts
 from executor.sandbox.quota import Quota
 from executor.sandbox.reaper import Identity
-from executor.sandbox.rootfs import recipe_names
 from executor.sandbox.runtime import silent
 from executor.sandbox.stream import AttachedStream
 
@@ -51,7 +56,7 @@ REMOVE_TIMEOUT = 30.0
 """Seconds that the engine has to remove a box; what takes longer is left to the sweep."""
 KILL_TIMEOUT = 5.0
 """Seconds that are waited for the engine to kill a box."""
-OURS = ("build.lock", "git", "kept", "quota", "uids")
+OURS = ("build.lock", PLACE, "git", "kept", "quota", "uids")
 """What of the state directory no worktree may be, contain or lie in."""
 DAY = 86400.0
 SCRATCH = "/run/executor"
@@ -71,8 +76,13 @@ class Host:
         quota: the loop's, where several boxes of one loop share it; None = a box's own.
         results: the directory of the loop's long outputs; None = there is none.
         git: what the loop has of git; None = it is covered.
-        git_settings: git's configuration in the box, after the image's own.
+        git_settings: git's configuration in a box with a proxy, or without one, after the
+            image's own.
         notices: what else a person should be told, one sentence each.
+        network: `none`, or `bridge`, which is unprotected (see `sandbox.bridge`).
+        lane: the kind of box.
+        serve: serves the connections that programs in the box open to its proxy, given the
+            box's name; None = the box has no proxy. It is cancelled when the box ends.
     """
 
     engine: Engine
@@ -82,8 +92,11 @@ class Host:
     quota: Quota | None = None
     results: Path | None = None
     git: container.GitView | None = None
-    git_settings: bytes = b""
+    git_settings: Callable[[bool], bytes] = lambda has_proxy: b""
     notices: tuple[str, ...] = ()
+    network: str = "none"
+    lane: str = "no-net"
+    serve: Callable[[ByteStream, str], Awaitable[None]] | None = None
 
 
 class Sandbox:
@@ -97,12 +110,16 @@ class Sandbox:
         had_memory_kill: a command of it was ended for memory.
     """
 
-    lane = "no-net"
-
     def __init__(
-        self, id: str, name: str, connection: Connection, capabilities: dict[str, Any]
+        self,
+        id: str,
+        name: str,
+        connection: Connection,
+        capabilities: dict[str, Any],
+        lane: str = "no-net",
     ) -> None:
         self.had_memory_kill = False
+        self.lane = lane
         self.id = id
         self.name = name
         self.capabilities = capabilities
@@ -141,6 +158,10 @@ class Sandbox:
             self.had_memory_kill = True
         return answer
 
+    async def dial(self, port: int, timeout: float = DIAL_TIMEOUT) -> ByteStream:
+        """Connect to a port of the box's loopback; see `Channels.dial`."""
+        return await self._connection.channels.dial(port, timeout)
+
 
 @contextlib.asynccontextmanager
 async def open_box(host: Host, spec: LoopSpec) -> AsyncIterator[Sandbox]:
@@ -150,6 +171,7 @@ async def open_box(host: Host, spec: LoopSpec) -> AsyncIterator[Sandbox]:
         ConfigError: the worktree, the image or the limits can't be used.
         UnsafeRuntime: engine or runtime are not what the policy demands.
         ImageNotFound: the image is not on the engine.
+        ImageNotAllowed: the policy does not allow it.
         SandboxUnavailable: the box could not be started, or is not what was asked for.
     """
     async with contextlib.AsyncExitStack() as stack:
@@ -211,6 +233,28 @@ def users_of(facts: EngineFacts) -> ownership.UserMap:
     return ownership.user_map(facts, ownership.owner_of_socket(facts))
 
 
+def admit(host: Host, spec: LoopSpec) -> list[str]:
+    """Refuses boxes that the policy does not allow, before anything is opened for them.
+
+    Returns:
+        The names of our own images.
+
+    Raises:
+        UnsafeRuntime: the runtime is not what the policy demands.
+        ImageNotAllowed: the policy does not allow the image.
+        ConfigError: the box must not have the network, or can't.
+    """
+    facts = host.engine.facts
+    admission = gate.admit(host.policy, facts, spec.runtime)
+    ours = images.recipes(host.engine).names()
+    allowance.require_allowed(host.policy, spec.image, ours)
+    if host.network == bridge.NETWORK and (
+        faults := bridge.faults(host.policy, facts, admission.runtime or "", host.lane)
+    ):
+        raise ConfigError(faults)
+    return ours
+
+
 class NotStarted(SandboxUnavailable):
     """The container was made, but its agent did not come up."""
 
@@ -227,9 +271,17 @@ class _Opening:
         self.quota = host.quota or Quota()
         self.results = host.results
         self.git = host.git
-        self.git_settings = host.git_settings
+        self.has_proxy = host.serve is not None
+        self.git_settings = host.git_settings(self.has_proxy)
+        self.caches = Caches()
         self.notices = host.notices
+        self.network = host.network
+        if self.network == bridge.NETWORK:
+            self.notices += (bridge.NOTICE.format(lane=host.lane),)
+        self.lane = host.lane
+        self.serve = host.serve
         self.beside: list[ownership.Worktree] = []
+        self.ours = admit(host, spec)
         self.admission = gate.admit(host.policy, host.engine.facts, spec.runtime)
         self.spec = replace(spec, runtime=self.admission.runtime)
         self.users = ownership.SAME
@@ -264,10 +316,11 @@ class _Opening:
         found, runtime = await images.ensure(
             self.engine, self.spec.image, self.progress, repair=self.is_repair
         )
-        image = container.Image.of(found)
-        if self.spec.image not in recipe_names():
-            more = [directory.mount for directory in self.spec.directories]
-            await targets.require_plain(self.engine, image, self.spec.image, self._labels(), more)
+        image = await self._usable(found)
+        outside = self.users.outside(owner) or owner
+        self.caches = await Caches.open(
+            self.identity.state, self.spec.tenant, outside, self.spec.caches
+        )
         plan = self._plan(owner, image, runtime.volume)
         request = container.create_request(plan)
         warnings: list[str] = []
@@ -276,7 +329,9 @@ class _Opening:
         if faults := inspection.warning_faults(warnings):
             raise inspection.PolicyMismatch(faults)
         self._check()
-        connection = self.connection = Connection(runtime.hash, self._on_lost, self._on_silence)
+        connection = self.connection = Connection(
+            runtime.hash, self._on_lost, self._on_silence, self._accept()
+        )
         raw, made = await asyncio.gather(self.engine.attach(self.id), self.engine.inspect(self.id))
         await AttachedStream.over(raw, connection)
         if podman.is_podman(self.engine.facts):
@@ -301,9 +356,20 @@ class _Opening:
             **self._capabilities(owner, warnings, request, made),
             "seccomp": seccomp.described(self.spec, facts, ready),
         }
-        self.sandbox = Sandbox(self.id, self.name, connection, is_there)
-        self.quota.guard(connection.lose)
+        self.sandbox = Sandbox(self.id, self.name, connection, is_there, self.lane)
+        self.quota.guard(connection.lose, self.name)
         return self.sandbox
+
+    async def _usable(self, found: dict[str, Any]) -> container.Image:
+        """The image that the engine found, unless no box can be made of it."""
+        image = container.Image.of(found)
+        container.require_usable(image)
+        self.notices += images.notices(self.spec.image, found, self.engine.facts)
+        if self.spec.image not in self.ours:
+            allowance.require_same(self.spec.image, found)
+            more = [directory.mount for directory in self.spec.directories]
+            await targets.require_plain(self.engine, image, self.spec.image, self._labels(), more)
+        return image
 
     def _check(self) -> None:
         """Paths still lead to the directories that were opened."""
@@ -330,6 +396,7 @@ class _Opening:
                 self.worktree.git,
                 self.users.outside(owner),
                 self.git_settings,
+                self._certificates(),
             ),
             labels=self._labels(),
             facts=self.engine.facts,
@@ -339,7 +406,16 @@ class _Opening:
             results=self.results,
             beside=self._beside(directory, owner),
             git=self.git,
+            caches=tuple(
+                container.Beside(cache.path, cache.target, read_only=False)
+                for cache in self.caches.opened
+            ),
+            network=self.network,
         )
+
+    def _certificates(self) -> bytes | None:
+        file = self.spec.egress.ca_file
+        return read_certificates(file) if file is not None and self.has_proxy else None
 
     def _beside(self, files: Path, owner: container.Owner) -> tuple[container.Beside, ...]:
         outside = self.users.outside(owner) or owner
@@ -377,6 +453,11 @@ class _Opening:
                 text += ". Give this runtime the argument --network=none, as scripts/gvisor.sh does"
             raise NotStarted(text) from error
 
+    def _accept(self) -> Accept | None:
+        """What serves the connections to this box's proxy."""
+        serve = self.serve
+        return None if serve is None else lambda stream: serve(stream, self.name)
+
     def _settings(self, owner: container.Owner, image: container.Image) -> dict[str, Any]:
         """What the agent is told in HELLO."""
         user = ownership.user_name(owner)
@@ -386,8 +467,11 @@ class _Opening:
             "scratch": SCRATCH,
             "box": self.nonce,
             "memory": self.spec.limits.memory_bytes,
-            "environment": command_environment(self.spec, user, image.environment),
+            "environment": command_environment(
+                self.spec, user, image.environment, has_proxy=self.has_proxy
+            ),
             "roots": self._roots(),
+            **({"proxy": PROXY_PORT} if self.serve is not None else {}),
         }
 
     def _roots(self) -> list[dict[str, Any]]:
@@ -410,7 +494,8 @@ class _Opening:
         assert self.worktree is not None, "the worktree is opened first"
         facts = self.engine.facts
         notices = ownership.notices(self.worktree, owner, self.users)
-        notices += [*self.quota.notices, *self.notices, *warnings]
+        notices += [*self.quota.notices, *self.notices, *self.caches.notices, *warnings]
+        notices += environment_notices(self.spec)
         weaker = (f"Podman: {text}" for text in podman.weaknesses(facts))
         about_engine = [*self.admission.warnings, *weaker]
         return {
@@ -510,6 +595,7 @@ class _Opening:
         was_lost = self.connection is not None and self.connection.error is not None
         if self.connection is not None:
             self.connection.close()
+            await self.connection.channels.finish()
         if self.mourning is not None:
             await asyncio.wait({self.mourning})
         await self._compare(was_lost=was_lost)
@@ -519,6 +605,7 @@ class _Opening:
                 self.identity.discard_files(self.name)
                 self.quota.release(self.name)
         finally:
+            await self.caches.close()
             self.identity.let_go(self.name)
             for opened in (self.worktree, *self.beside):
                 if opened is not None:

@@ -16,7 +16,7 @@ not claimed.
     user                  uid:gid of everything in the box, seen inside
     user_outside          the same seen from outside; null = not known
     users                 `same`, `remapped` or `rootless`
-    network               always `none`
+    network               `none`; or that it is the engine's own, and unprotected
     memory, swap          bytes; swap is always 0
     cpus, pids            cores; processes and threads
     open_files            descriptors a process
@@ -40,6 +40,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from executor.sandbox import bridge
 from executor.sandbox.container import Owner
 from executor.sandbox.facts import EngineFacts, parse_version
 
@@ -78,7 +79,7 @@ def describe(
         "user": request["User"],
         "user_outside": str(outside) if outside is not None else None,
         "users": _users(facts),
-        "network": host["NetworkMode"],
+        "network": bridge.described(host["NetworkMode"]),
         "memory": host["Memory"],
         "swap": host["MemorySwap"] - host["Memory"],
         "cpus": host["NanoCpus"] / 1_000_000_000,

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
-import math
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from executor.agent import frame
 from executor.agent.frame import FrameError, Parser, encode, encode_json
 from executor.errors import AgentLost, Code, Partial, ProtocolError, SandboxError, ToolError
+from executor.sandbox.channels import Accept, Channels
+from executor.sandbox.control import from_json
 from executor.sandbox.replies import MAX_DATA, Shape, most_data, most_records, shape_of
 
 OnOutput: TypeAlias = Callable[[Literal["stdout", "stderr"], bytes], None]
@@ -32,8 +32,6 @@ MAX_PIECES = MAX_DATA // frame.MAX_PAYLOAD
 """DATA frames of one answer: an agent of ours fills each but the last one."""
 MAX_STDERR = 1 << 20
 """Bytes beside the stream; an agent of ours says a line or two in its life."""
-MAX_DIGITS = 20
-"""Of a number: sizes have 63 bits. Turning long ones into numbers takes long."""
 MAX_MESSAGE = 4000
 """Characters of an error message that are kept."""
 MAX_DEPTH = 20
@@ -112,8 +110,10 @@ class Connection:
             box, and calls `fail_waiting`.
         on_silence: called when the agent has not answered a ping for some seconds, which
             it is given; the owner may know the cause and call `lose`.
+        accept: serves connections to the box's proxy; None = it has none.
 
     Attributes:
+        channels: the connections that the stream carries.
         mourned: set when everything that waited has its end, and `error` the cause.
     """
 
@@ -122,6 +122,7 @@ class Connection:
         hash: str | None,
         on_lost: Callable[[SandboxError], Any],
         on_silence: Callable[[float], object] = lambda seconds: None,
+        accept: Accept | None = None,
     ) -> None:
         self._hash = hash
         self._on_lost = on_lost
@@ -138,6 +139,8 @@ class Connection:
         self._pings = 0
         self._writable = asyncio.Event()
         self._writable.set()
+        self._queued = 0
+        self.channels = Channels(self._send, self._may_push, self._next_channel, accept)
         self._writer: Writer | None = None
         self._error: SandboxError | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -157,6 +160,7 @@ class Connection:
     def resume(self) -> None:
         """The stream takes bytes again."""
         self._writable.set()
+        self.channels.pump()
 
     def received(self, data: bytes) -> int:
         """Bytes from the agent; how many frames they completed."""
@@ -188,6 +192,7 @@ class Connection:
             return
         self._error = error
         self._writable.set()
+        self.channels.end(error)
         if self._watch is not None:
             self._watch.cancel()
         if self._writer is not None:
@@ -222,12 +227,14 @@ class Connection:
             self._on_data(channel, payload)
         elif kind in (frame.STDOUT, frame.STDERR):
             self._on_live(kind, channel, payload)
+        elif kind in frame.CARRIED or kind == frame.OPEN:
+            self.channels.on_frame(kind, channel, payload)
         elif kind == frame.PONG:
             self._on_pong(payload)
         elif kind == frame.READY:
-            self._on_ready(_json(payload))
+            self._on_ready(from_json(payload))
         else:
-            reason = str(_json(payload).get("reason"))[:MAX_MESSAGE]
+            reason = str(from_json(payload).get("reason"))[:MAX_MESSAGE]
             hint = "another client may be attached to it"
             raise ProtocolError(f"it gave up: {reason!a}; if nothing wrong was sent, {hint}")
 
@@ -279,7 +286,7 @@ class Connection:
 
     def _on_reply(self, channel: int, payload: bytes) -> None:
         waiting = self._taken(channel)
-        outcome = _outcome(_json(payload), waiting)
+        outcome = _outcome(from_json(payload), waiting)
         del self._waiting[channel]
         self._held -= len(waiting.data)
         waiting.disarm()
@@ -341,12 +348,12 @@ class Connection:
             ToolError: the operation failed.
             SandboxError: the box is lost.
         """
-        if not self._writable.is_set():
+        has_waited = not self._writable.is_set()
+        if has_waited:
             await self._until_writable(timeout, grace)
         if self._error is not None:
             raise self._error
-        self._channel += 1
-        channel = self._channel
+        channel = self._next_channel()
         frames = _call(channel, {"op": op, **arguments}, body)
         waiting = _Waiting(
             self._loop.create_future(),
@@ -357,6 +364,8 @@ class Connection:
         )
         self._waiting[channel] = waiting
         self._send(frames)
+        if has_waited:  # connections waited for this call
+            self.channels.pump(at_least=1)
         if timeout is not None and op in _COMMANDS:  # which the agent ends by itself
             self._arm(waiting, timeout + grace + CANCEL_MARGIN, self._overdue, channel, timeout)
         elif timeout is not None:
@@ -376,10 +385,12 @@ class Connection:
             seconds = timeout + grace + CANCEL_MARGIN
             error = AgentLost(f"the agent took no input for {seconds:g} s; box killed")
             overdue = self._loop.call_later(seconds, self.lose, error)
+        self._queued += 1
         try:
             while not self._writable.is_set():
                 await self._writable.wait()
         finally:
+            self._queued -= 1
             if overdue is not None:
                 overdue.cancel()
 
@@ -423,6 +434,14 @@ class Connection:
     def close(self) -> None:
         """End the stream and with it the agent."""
         self.lose(AgentLost("the sandbox was closed"))
+
+    def _next_channel(self) -> int:
+        self._channel += 1
+        return self._channel
+
+    def _may_push(self) -> bool:
+        """Bytes of connections are sent when no call is kept waiting by it."""
+        return self._error is None and self._writable.is_set() and not self._queued
 
     def _send(self, data: bytes) -> None:
         if self._writer is not None and self._error is None:
@@ -477,41 +496,8 @@ def _call(channel: int, arguments: dict[str, Any], body: bytes) -> bytes:
     return head + b"".join(encode(frame.BODY, channel, piece) for piece in frame.split(body))
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        raise ValueError(f"{text} is out of range")
-    return number
-
-
-def _whole(text: str) -> int:
-    if len(text) > MAX_DIGITS:
-        raise ValueError(f"a number of {len(text)} digits")
-    return int(text)
-
-
-_from_text = json.JSONDecoder(
-    parse_constant=_refuse_constant, parse_float=_finite, parse_int=_whole
-).decode
-
-
 def _nobody(channel: str, data: bytes) -> None:
     """Takes live output after its listener failed."""
-
-
-def _json(payload: bytes) -> dict[str, Any]:
-    """A control payload. Depth, digits and size are bounded by the decoder and the frame."""
-    try:
-        value = _from_text(payload.decode())
-    except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"unreadable JSON: {type(error).__name__}") from error
-    if not isinstance(value, dict):
-        raise ProtocolError("JSON that is no object")
-    return value
 
 
 def _is_shallow(value: Any, levels: int = MAX_DEPTH) -> bool:

@@ -34,6 +34,7 @@ from typing import Any
 
 from executor.errors import BadPath, ConfigError
 from executor.model import (
+    CERTIFICATES,
     DIRECTORIES,
     GIT_DIRECTORY,
     GIT_OBJECTS,
@@ -43,7 +44,7 @@ from executor.model import (
     LoopSpec,
     parse_size,
 )
-from executor.sandbox import podman, seccomp
+from executor.sandbox import bridge, podman, seccomp
 from executor.sandbox.facts import EngineFacts
 
 RUNTIME = "/opt/executor"
@@ -89,6 +90,8 @@ SHARES = {
 """64ths of the memory limit."""
 
 MAX_VOLUMES = 8
+MAX_ENVIRONMENT = 100_000
+"""Bytes. Linux starts no program with more than 128 KiB in one variable."""
 _VOLUMES_SHARE = 4
 _PAGE = 4096
 _BYTES_PER_INODE = 8192
@@ -177,6 +180,7 @@ class Files:
     Attributes:
         git_settings: what git reads before any other settings.
         git: file or directory that covers the worktree's `.git`; None = it has none.
+        certificates: those that clients believe instead of the image's; None = the image's.
     """
 
     passwd: Path
@@ -184,6 +188,7 @@ class Files:
     hosts: Path
     git_settings: Path
     git: Path | None = None
+    certificates: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +271,8 @@ class Plan:
         results: the directory of the loop's long outputs; None = there is none.
         beside: what else is mounted.
         git: what there is of git; None = it is covered.
+        caches: directories of the tenant's.
+        network: `none`, or `bridge`, the engine's own (see `executor.sandbox.bridge`).
     """
 
     spec: LoopSpec
@@ -283,6 +290,8 @@ class Plan:
     results: Path | None = None
     beside: tuple[Beside, ...] = ()
     git: GitView | None = None
+    caches: tuple[Beside, ...] = ()
+    network: str = "none"
 
 
 def create_request(plan: Plan) -> dict[str, Any]:
@@ -292,10 +301,8 @@ def create_request(plan: Plan) -> dict[str, Any]:
         BadPath: the image's working directory leads out through a process's descriptors.
         ConfigError: the image, its volumes, the runtime or the sizes can't be served.
     """
-    if fault := working_directory_fault(plan.image.working_directory):
-        raise BadPath(fault)
-    faults = [*runtime_faults(plan.spec, plan.facts), *volume_faults(plan.image.volumes)]
-    if faults:
+    require_usable(plan.image)
+    if faults := runtime_faults(plan.spec, plan.facts):
         raise ConfigError(faults)
     memory = plan.spec.limits.memory_bytes
     profile = plan.seccomp or seccomp.profile_of(plan.spec, plan.facts)
@@ -333,10 +340,25 @@ def create_request(plan: Plan) -> dict[str, Any]:
     }
     if plan.spec.runtime:
         request["HostConfig"]["Runtime"] = plan.spec.runtime
+    if plan.network == bridge.NETWORK:
+        bridge.connect(request)
     if podman.is_podman(plan.facts):
         podman.adapt(request, plan.ceilings.processes)
     request["Labels"][LABEL_POLICY] = policy_hash(request)
     return request
+
+
+def require_usable(image: Image) -> None:
+    """Refuses an image by what it says of itself, before the engine is told anything of it.
+
+    Raises:
+        BadPath: its working directory leads out through a process's descriptors.
+        ConfigError: its volumes or its environment can't be served.
+    """
+    if fault := working_directory_fault(image.working_directory):
+        raise BadPath(fault)
+    if faults := [*volume_faults(image.volumes), *environment_faults(image.environment)]:
+        raise ConfigError(faults)
 
 
 def policy_hash(request: Mapping[str, Any]) -> str:
@@ -552,14 +574,33 @@ def covered_volumes(volumes: Iterable[str]) -> list[str]:
 
 def volume_faults(volumes: Iterable[str]) -> list[str]:
     """Why volumes that an image declares can't be covered."""
+    volumes = list(volumes)
     covered = covered_volumes(volumes)
-    faults = [
+    odd = sorted(path for path in volumes if not path.startswith("/") or not path.isprintable())
+    faults = [f"image: its volume {path!r} is no absolute path; use another image" for path in odd]
+    faults += [
         f"image: its volume {path} can't be covered; use an image without `VOLUME {path}`"
         for path in covered
         if not _is_coverable(_clean(path))
     ]
     if len(covered) > MAX_VOLUMES:
         faults.append(f"image: it declares {len(covered)} volumes, {MAX_VOLUMES} can be covered")
+    return faults
+
+
+def environment_faults(entries: Iterable[str]) -> list[str]:
+    """Why variables that an image sets can't be those of a box."""
+    entries = list(entries)
+    faults = [
+        f"image: an entry of its environment has no name ({entry[:80]!r}); use another image"
+        for entry in entries
+        if not entry.partition("=")[0]
+    ]
+    if (size := sum(len(entry.encode(errors="replace")) for entry in entries)) > MAX_ENVIRONMENT:
+        faults.append(
+            f"image: its environment has {size} bytes, {MAX_ENVIRONMENT} can be handed to "
+            "commands; use an image with fewer or shorter ENV entries"
+        )
     return faults
 
 
@@ -592,12 +633,17 @@ def _mounts(plan: Plan) -> list[dict[str, Any]]:
     files = plan.files
     read_only = {"/etc/passwd": files.passwd, "/etc/group": files.group, "/etc/hosts": files.hosts}
     read_only[GIT_SETTINGS] = files.git_settings
+    if files.certificates is not None:
+        read_only[CERTIFICATES] = files.certificates
     if files.git is not None and plan.git is None:
         read_only[f"{MOUNT}/.git"] = files.git
     if plan.results is not None:
         read_only[RESULTS] = plan.results
     read_only |= {f"{one.target}/.git": one.git for one in plan.beside if one.git is not None}
-    beside = [_bind(plan, one.source, one.target, read_only=one.read_only) for one in plan.beside]
+    beside = [
+        _bind(plan, one.source, one.target, read_only=one.read_only)
+        for one in (*plan.beside, *plan.caches)
+    ]
     return [
         _bind(plan, plan.worktree, MOUNT, read_only=plan.spec.read_only),
         *beside,

@@ -23,7 +23,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from stat import S_IWOTH
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypeVar
 
 from executor.errors import EngineError, EngineUnavailable, ImageNotFound
 from executor.sandbox.attach import Demultiplexer, plain_socket
@@ -35,7 +35,7 @@ from executor.settings import Settings
 if TYPE_CHECKING:
     import docker
 
-__all__ = ["Demultiplexer", "Engine", "EngineFacts", "NameTaken", "parse_facts", "status"]
+__all__ = ["Demultiplexer", "Engine", "EngineFacts", "Entry", "NameTaken", "parse_facts", "status"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -55,6 +55,8 @@ REMOVAL_PATIENCE = 10.0
 _ATTEMPTS = 3
 _THREADS = 16
 _NOT_FOUND = 404
+_GO_DIRECTORY = 1 << 31
+"""The bit of a directory in Go's file modes."""
 _SERVER_ERROR = 500
 _GONE = "no such container"
 _TEXT_LIMIT = 2000
@@ -68,6 +70,18 @@ _TRANSIENT = (
     "layer is locked",
 )
 """Texts of failures (status 500) that have been seen to pass by themselves."""
+
+
+class Entry(NamedTuple):
+    """What is at a path in a container that never ran.
+
+    Attributes:
+        kind: what it is itself; a link is not followed.
+        target: where a link leads in the end.
+    """
+
+    kind: Literal["file", "directory", "link"]
+    target: str = ""
 
 
 class NameTaken(EngineError):
@@ -256,16 +270,16 @@ class Engine:
         )
         return dict(reply)
 
-    async def link_target(self, id: str, path: str) -> str | None:
-        """Where a link in a container leads in the end; None where no link is.
+    async def image_entry(self, id: str, path: str) -> Entry | None:
+        """What is at a path in a container; None where nothing is.
 
         Only for containers that were never started: nothing moves in them. No content is
         read.
         """
         what = f"look at {path} in container {id[:12]}"
-        return await self._call(what, self._link_target, id, path, idempotent=True)
+        return await self._call(what, self._image_entry, id, path, idempotent=True)
 
-    def _link_target(self, id: str, path: str) -> str | None:
+    def _image_entry(self, id: str, path: str) -> Entry | None:
         client: Any = self._client
         response = client.head(
             client._url("/containers/{0}/archive", id),
@@ -277,7 +291,9 @@ class Engine:
         client._raise_for_status(response)
         said = json.loads(base64.b64decode(response.headers["X-Docker-Container-Path-Stat"]))
         target = str(said.get("linkTarget") or "")
-        return posixpath.join(posixpath.dirname(path), target) if target else None
+        if target:
+            return Entry("link", posixpath.join(posixpath.dirname(path), target))
+        return Entry("directory" if int(said.get("mode") or 0) & _GO_DIRECTORY else "file")
 
     async def kill(self, id: str, signal: str = "KILL") -> None:
         """Sends a signal to process 1; a container that has ended or is gone is fine."""

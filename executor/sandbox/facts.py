@@ -235,7 +235,7 @@ def parse_facts(address: str, version: Mapping[str, Any], info: Mapping[str, Any
         root_directory=str(info.get("DockerRootDir") or ""),
         operating_system=str(info.get("OperatingSystem") or ""),
         kernel=str(info.get("KernelVersion") or ""),
-        architecture=_architecture(str(info.get("Architecture") or version.get("Arch") or "")),
+        architecture=machine_name(str(info.get("Architecture") or version.get("Arch") or "")),
         cpus=int(info.get("NCPU") or 0),
         memory=int(info.get("MemTotal") or 0),
         warnings=tuple(str(line) for line in info.get("Warnings") or []),
@@ -305,6 +305,6 @@ def _limits(info: Mapping[str, Any]) -> dict[str, bool]:
     return found
 
 
-def _architecture(name: str) -> str:
-    """Docker says `x86_64`, Podman `amd64`."""
+def machine_name(name: str) -> str:
+    """Of a kind of machine, as `uname -m` has it: images and Podman say `amd64`."""
     return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)

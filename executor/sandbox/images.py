@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import re
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from executor.errors import ConfigError, EngineError, ImageNotFound
 from executor.sandbox.engine import Engine
+from executor.sandbox.facts import EngineFacts, machine_name
 from executor.sandbox.reaper import BUILD_LOCK, build_labels
+from executor.sandbox.recipes import BASE, Recipe, Recipes, load_recipe
 from executor.sandbox.rootfs import (
     NO_BOOTSTRAPPER,
     Bootstrap,
-    Recipe,
     bootstrapper,
     install_script,
-    load_recipe,
-    recipe_names,
 )
 from executor.sandbox.runtime import (
     HASH,
@@ -56,6 +57,12 @@ _LOCK_SECONDS = 1800.0
 _LOCK_POLL = 0.2
 _INSTALL_SECONDS = 900
 _ABANDONED = 3600.0
+_PLAIN_FILE = re.compile(r"[\w/.+@ -]*")
+
+LAYERS = "executor.layers"
+"""Label: which layers of its recipe an image has."""
+FILE = "executor.images-file"
+"""Label: the person's file that has a say in what an image holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +70,14 @@ class Entry:
     """One thing of ours on the engine.
 
     Attributes:
-        kind: `base`, `heavy`, `python` or `runtime`.
+        kind: `base`, `heavy`, or of a person's own file; `python` or `runtime`.
         name: the image's or volume's.
         id: the image's id; the name of a volume.
         created: ISO 8601; empty where the engine does not say.
         size: bytes; None for a volume.
         current: this version of executor uses it.
+        layers: what was chosen of an image's recipe.
+        file: the person's file that has a say in it; empty = it is as it is shipped.
     """
 
     kind: str
@@ -77,6 +86,17 @@ class Entry:
     created: str
     size: int | None
     current: bool
+    layers: tuple[str, ...] = ()
+    file: str = ""
+
+
+def recipes(engine: Engine) -> Recipes:
+    """The images that can be built for this engine's settings.
+
+    Raises:
+        ConfigError: the person's own file is wrong; names every fault.
+    """
+    return Recipes(engine.settings.images_file)
 
 
 async def ensure_image(engine: Engine, name: str, progress: Progress = silent) -> str:
@@ -84,8 +104,8 @@ async def ensure_image(engine: Engine, name: str, progress: Progress = silent) -
 
     Args:
         engine: where it must be.
-        name: one of ours (`base`, `heavy`), which is built when it is missing, or any
-            image on the engine.
+        name: one of `recipes` (`base`, `heavy`, a person's own), which is built when it is
+            missing, or any image on the engine.
         progress: told what takes long.
 
     Raises:
@@ -114,15 +134,16 @@ async def ensure(
 
 async def _ready_image(engine: Engine, name: str, progress: Progress) -> dict[str, Any]:
     """What the engine knows of an image that is ready to be used."""
-    if name not in recipe_names():
+    ours = recipes(engine)
+    if name not in ours.names():
         found = await engine.inspect_image(name)
         if found is None:
             raise ImageNotFound(
                 f"The image {name} is not on the engine at {engine.facts.address}. Pull or load "
-                f"it first (`docker pull {name}`), or use one of {', '.join(recipe_names())}."
+                f"it first (`docker pull {name}`), or use one of {', '.join(ours.names())}."
             )
         return found
-    recipe = load_recipe(name)
+    recipe = ours.load(name)
     found = await engine.inspect_image(recipe.reference)
     if found is not None:
         return found
@@ -133,6 +154,24 @@ async def _ready_image(engine: Engine, name: str, progress: Progress) -> dict[st
     if found is None:
         raise ImageNotFound(f"The image {name} was removed right after it was built. Try again.")
     return found
+
+
+def notices(name: str, found: Mapping[str, Any], facts: EngineFacts) -> tuple[str, ...]:
+    """What a person should know of an image before a command of it fails.
+
+    Args:
+        name: how the loop asks for it.
+        found: what the engine knows of it.
+        facts: what the engine says about itself.
+    """
+    architecture = machine_name(str(found.get("Architecture") or facts.architecture))
+    if architecture == facts.architecture:
+        return ()
+    return (
+        f"The image {name} is for {architecture}, and the engine's machine is "
+        f"{facts.architecture}: its programs start only where the machine emulates the other "
+        "kind. File tools work.",
+    )
 
 
 async def ensure_runtime(
@@ -176,7 +215,7 @@ async def build(
 
     Args:
         engine: where.
-        names: `base`, `heavy`; base is always among them.
+        names: of `recipes`; base is always among them.
         progress: told what is being done.
         fresh: make the images anew although they exist, for newer packages.
 
@@ -186,13 +225,14 @@ async def build(
     Raises:
         ConfigError: a name that is none of ours.
     """
-    if unknown := [name for name in names if name not in recipe_names()]:
-        known = " and ".join(recipe_names())
+    ours = recipes(engine)
+    if unknown := [name for name in names if name not in ours.names()]:
+        known = " and ".join(ours.names())
         raise ConfigError([f"{name!r} can't be built; there are {known}" for name in unknown])
     for name in dict.fromkeys(("base", *names)):
         if fresh:
             async with _lock(engine, progress):
-                await _build_image(engine, load_recipe(name), progress)
+                await _build_image(engine, ours.load(name), progress)
         else:
             await ensure_image(engine, name, progress)
     await ensure_runtime(engine, progress)
@@ -213,11 +253,17 @@ async def list_built(engine: Engine) -> list[Entry]:
 
 def _image_entry(image: dict[str, Any], current: set[str]) -> Entry:
     tags = [_short(tag) for tag in image.get("RepoTags") or [] if tag != "<none>:<none>"]
-    kind = str((image.get("Labels") or {}).get(KIND, ""))
-    name = next(iter(tags), "")
-    is_current = not current.isdisjoint(tags)
-    size = int(image.get("Size") or 0)
-    return Entry(kind, name, str(image["Id"]), _moment(image["Created"]), size, is_current)
+    labels = image.get("Labels") or {}
+    return Entry(
+        kind=str(labels.get(KIND, "")),
+        name=next(iter(tags), ""),
+        id=str(image["Id"]),
+        created=_moment(image["Created"]),
+        size=int(image.get("Size") or 0),
+        current=not current.isdisjoint(tags),
+        layers=tuple(str(labels.get(LAYERS) or "").split()),
+        file=str(labels.get(FILE) or ""),
+    )
 
 
 def _moment(created: object) -> str:
@@ -235,11 +281,27 @@ def _short(tag: str) -> str:
 
 async def _current(engine: Engine) -> set[str]:
     """Names of what this version uses, made or not."""
-    names = {load_recipe(name).reference for name in recipe_names()}
-    base = await engine.inspect_image(load_recipe("base").reference)
+    names = _references(engine.settings.images_file) | _references(None)
+    base = await engine.inspect_image(load_recipe(BASE).reference)
     if base is not None:
         names |= {python_reference(str(base["Id"])), runtime_of(str(base["Id"])).volume}
     return names
+
+
+def _references(file: Path | None) -> set[str]:
+    """The images that a person's file, or what is shipped, makes."""
+    ours = Recipes(file)
+    return {ours.load(name).reference for name in ours.names()}
+
+
+def _is_chosen_elsewhere(entry: Entry) -> bool:
+    """The image is what another file on this machine still asks for."""
+    if not entry.file or not Path(entry.file).is_file():
+        return False
+    try:
+        return entry.name in _references(Path(entry.file))
+    except ConfigError:
+        return True  # somebody is writing in it
 
 
 async def _prune(engine: Engine) -> None:
@@ -248,7 +310,7 @@ async def _prune(engine: Engine) -> None:
         if time.time() - float(container["Created"]) > _ABANDONED:
             await engine.remove(str(container["Id"]))
     for entry in await list_built(engine):
-        if entry.current:
+        if entry.current or _is_chosen_elsewhere(entry):
             continue
         if entry.kind == "runtime":
             await engine.remove_volume(entry.name)
@@ -355,6 +417,7 @@ async def _from_registry(engine: Engine, recipe: Recipe, progress: Progress) -> 
 
 def _changes(recipe: Recipe) -> list[str]:
     """What the image says of itself."""
+    file = str(recipe.file or "")
     return [
         "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "ENTRYPOINT []",
@@ -362,4 +425,7 @@ def _changes(recipe: Recipe) -> list[str]:
         f"LABEL {KIND}={recipe.name}",
         f"LABEL {HASH}={recipe.hash}",
         f"LABEL executor.release={recipe.release}",
+        f'LABEL {LAYERS}="{" ".join(recipe.layers)}"',
+        # In a name of any other kind the engine would see words and variables of its own.
+        f'LABEL {FILE}="{file if _PLAIN_FILE.fullmatch(file) else ""}"',
     ]

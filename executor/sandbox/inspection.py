@@ -79,6 +79,12 @@ def _log(value: Any) -> str:
     return _text((value or {}).get("Type"))
 
 
+def _healthcheck(value: Any) -> dict[str, Any]:
+    """Where none is to run, the image's own intervals are left beside that, for nothing."""
+    given = dict(value or {})
+    return {"Test": ["NONE"]} if given.get("Test") == ["NONE"] else given
+
+
 def _restart(value: Any) -> str:
     name = _text((value or {}).get("Name"))
     return "" if name == "no" else name
@@ -123,7 +129,7 @@ _CONFIG: dict[str, Normaliser] = {
     "StdinOnce": _flag,
     "Tty": _flag,
     "NetworkDisabled": _flag,
-    "Healthcheck": _mapping,
+    "Healthcheck": _healthcheck,
     "StopSignal": _text,
 }
 _HOST_CONFIG: dict[str, Normaliser] = {

@@ -500,6 +500,7 @@ def write_files(
     git: GitEntry,
     outside: Owner | None = None,
     git_settings: bytes = b"",
+    certificates: bytes | None = None,
 ) -> Files:
     """Writes what is bound over the image's files; readable by every uid.
 
@@ -509,6 +510,7 @@ def write_files(
         git: what the worktree's `.git` is.
         outside: the same as seen outside; None = no difference.
         git_settings: git's configuration, to come after the image's own.
+        certificates: those that clients in the box believe; None = the image's.
     """
     outside = outside or owner
     files = Files(
@@ -517,6 +519,9 @@ def write_files(
         hosts=_write(directory / "hosts", HOSTS),
         git_settings=_write(directory / "gitconfig", IMAGE_SETTINGS + git_settings),
         git=_cover(directory, git),
+        certificates=(
+            None if certificates is None else _write(directory / "ca.crt", certificates)
+        ),
     )
     if files.git is not None:
         _give_away(files.git, outside)

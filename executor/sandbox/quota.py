@@ -92,8 +92,13 @@ class Quota:
             QuotaExceeded: the worktree is too far above its limit.
         """
 
-    def guard(self, lose: Lose) -> None:
-        """The box is open; `lose` ends it."""
+    def guard(self, lose: Lose, name: str) -> None:
+        """A box is open, and `lose` ends it; a loop may have several at a time.
+
+        Args:
+            lose: ends it.
+            name: of the box, as `release` has it.
+        """
 
     def release(self, name: str) -> None:
         """The box is gone for certain."""
@@ -213,7 +218,7 @@ class Watch(Quota):
         self._opened_at = before_now()
         self._stop = threading.Event()
         self._guarded = asyncio.Event()
-        self._lose: Lose | None = None
+        self._loses: dict[str, Lose] = {}
         self._ceiling: Usage | None = None
         self._base = self._found = Usage(0, 0)
         self._endings = 0
@@ -264,14 +269,14 @@ class Watch(Quota):
             usage.files + max(self._files // 16, 64),
         )
 
-    def guard(self, lose: Lose) -> None:
+    def guard(self, lose: Lose, name: str) -> None:
         """See `Quota.guard`."""
-        self._lose = lose
+        self._loses[name] = lose
         self._guarded.set()
 
     def release(self, name: str) -> None:
         """See `Quota.release`."""
-        self._lose = None
+        self._loses.pop(name, None)
 
     async def close(self) -> None:
         """End the watch; a look that is under way is called off."""
@@ -325,7 +330,7 @@ class Watch(Quota):
         pause = max(SHORTEST, min(self._cost / SHARE, LONGEST), self._cost * 10)
         while True:
             await asyncio.sleep(TICK)
-            if self._lose is None:
+            if not self._loses:
                 continue
             since = time.monotonic() - self._looked
             free = self._free_space()
@@ -383,20 +388,23 @@ class Watch(Quota):
 
     def _judge(self, usage: Usage) -> None:
         assert self._ceiling is not None, "the base is found first"
-        if self._is_within(usage) or self._lose is None:
+        if self._is_within(usage) or not self._loses:
             return
         if usage.bytes <= self._ceiling.bytes and usage.files <= self._ceiling.files:
             return
-        lose, self._lose = self._lose, None
+        # Whose bytes they are nobody can tell.
+        loses, self._loses = self._loses, {}
         self._has_passed = True
         self._endings += 1
-        lose(
-            QuotaExceeded(
-                f"{self._sentence(usage)} The sandbox was ended, the files are as they were. "
-                "Delete what is not needed before anything else: until that is done, the next "
-                f"one is ended when the worktree grows by {_size(max(self._size // 16, 1 << 20))} "
-                f"or by {_number(max(self._files // 16, 64))} files."
-            )
+        for lose in loses.values():
+            lose(QuotaExceeded(self._ending_of(usage)))
+
+    def _ending_of(self, usage: Usage) -> str:
+        return (
+            f"{self._sentence(usage)} The sandbox was ended, the files are as they were. "
+            "Delete what is not needed before anything else: until that is done, the next "
+            f"one is ended when the worktree grows by {_size(max(self._size // 16, 1 << 20))} "
+            f"or by {_number(max(self._files // 16, 64))} files."
         )
 
     def _sentence(self, usage: Usage) -> str:

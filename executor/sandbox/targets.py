@@ -1,4 +1,4 @@
-"""Where the links of an image lead the mounts of a box.
+"""Where an image leads the mounts of a box.
 
 The engine follows an image's links on its way to a mount point, and makes what is missing
 at their end. A link into the worktree would have it make files there, as root, in a
@@ -20,7 +20,7 @@ from executor.errors import ConfigError
 from executor.model import MOUNT
 from executor.sandbox.completion import to_completion
 from executor.sandbox.container import RUNTIME, SHARES, Image, covered_volumes
-from executor.sandbox.engine import Engine
+from executor.sandbox.engine import Engine, Entry
 
 PLAIN = (MOUNT, "/proc", "/sys", "/dev")
 """Where no link is accepted, wherever it leads."""
@@ -34,7 +34,8 @@ async def require_plain(
     labels: Mapping[str, str] | None = None,
     more: Sequence[str] = (),
 ) -> None:
-    """Refuses an image whose links would lead a mount into the worktree.
+    """Refuses an image whose links would lead a mount into the worktree, or that has a file
+    where a directory has to be.
 
     Args:
         engine: that has the image; it remembers those that were found good.
@@ -43,17 +44,19 @@ async def require_plain(
         more: where the loop's own directories are mounted.
 
     Raises:
-        ConfigError: it has such links; names them.
+        ConfigError: it has such links or files; names them.
         EngineError: the engine could not tell.
     """
     if image.reference in engine.plain_images and not more:
         return
     paths = places(image.volumes, more)
     async with _unstarted(engine, image, labels or {}) as container:
-        looks = (engine.link_target(container, path) for path in paths)
+        looks = (engine.image_entry(container, path) for path in paths)
         found = await asyncio.gather(*looks, return_exceptions=True)
-    targets = {path: end for path, end in zip(paths, found, strict=True) if isinstance(end, str)}
-    if faults := link_faults(name, targets):
+    entries = {path: one for path, one in zip(paths, found, strict=True) if isinstance(one, Entry)}
+    links = {path: entry.target for path, entry in entries.items() if entry.kind == "link"}
+    kinds = {path: entry.kind for path, entry in entries.items()}
+    if faults := [*link_faults(name, links), *kind_faults(name, kinds)]:
         raise ConfigError(faults)
     for end in found:  # an engine can't look behind a link that leads nowhere, for one
         if isinstance(end, BaseException):
@@ -87,15 +90,39 @@ def link_faults(name: str, targets: Mapping[str, str]) -> list[str]:
     ]
 
 
+def kind_faults(name: str, kinds: Mapping[str, str]) -> list[str]:
+    """What can't be mounted over, one sentence each.
+
+    Args:
+        kinds: path → `file`, `directory` or `link`.
+    """
+    faults = []
+    for path, kind in kinds.items():
+        wanted = "file" if path in FILES else "directory"
+        if kind not in (wanted, "link"):
+            faults.append(
+                f"image: {name} has a {kind} at {path!r}, where the sandbox needs a {wanted}; use "
+                "an image without it"
+            )
+    return faults
+
+
 @contextlib.asynccontextmanager
 async def _unstarted(engine: Engine, image: Image, labels: Mapping[str, str]) -> AsyncIterator[str]:
     """A container of the image, without any mount; removed again."""
     request = {
         "Image": image.reference,
         "Entrypoint": ["/never-started"],
+        # Otherwise the engine would make the image's own one, wherever it leads.
+        "WorkingDir": "/",
         "NetworkDisabled": True,
         "Labels": dict(labels),
-        "HostConfig": {"NetworkMode": "none", "LogConfig": {"Type": "none", "Config": {}}},
+        "HostConfig": {
+            "NetworkMode": "none",
+            "LogConfig": {"Type": "none", "Config": {}},
+            # In place of directories on the host, which the engine would fill from the image.
+            "Tmpfs": dict.fromkeys(covered_volumes(image.volumes), ""),
+        },
     }
     id = await engine.create(f"executor-look-{secrets.token_hex(4)}", request)
     try:

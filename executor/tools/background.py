@@ -21,8 +21,9 @@ from executor.results import (
     size_of,
     with_notices,
 )
+from executor.session import Session
 from executor.text import one_line
-from executor.tool import Answer, Arguments, Context, Outcome, Surroundings, Text
+from executor.tool import Answer, Arguments, Context, Operations, Outcome, Text
 from executor.tools.outputs import GRACE, captured, causes, kept
 
 AWAIT = "await_task"
@@ -30,7 +31,9 @@ AWAIT = "await_task"
 KIND = "bash"
 """What the ids of commands begin with."""
 LEFT = "call_"
-"""What the ids begin with of what a call has left running."""
+"""What the ids begin with of what a call has left running; behind it its number, which in other
+lanes than `no-net` has the lane's name before it."""
+MAIN = "no-net"
 PATIENCE = 10.0
 """Seconds that an operation on a task may take; ending one takes the grace beside that."""
 DESCRIPTION = 200
@@ -199,7 +202,7 @@ class CommandTask:
         if answer is None:
             return Written("", is_fitted=True, causes=self._causes)
         if self._spilled is None and self._is_cut(context, answer):
-            self._spilled = await kept(context, answer)
+            self._spilled = await kept(self._there(context), answer)
         return self._written(context, answer, self._spilled)
 
     async def _written_so_far(self, context: Context, answer: Answer) -> Written:
@@ -207,8 +210,12 @@ class CommandTask:
         if not self._is_cut(context, answer):
             return self._written(context, answer, None)
         before = self._so_far.path if self._so_far is not None else None
-        self._so_far = await kept(context, answer, self.id, before)
+        self._so_far = await kept(self._there(context), answer, self.id, before)
         return self._written(context, answer, self._so_far)
+
+    def _there(self, context: Context) -> Context:
+        """A call that reads the task, in the lane of the one that started it."""
+        return replace(context, loop=self._context.loop)
 
     def _is_cut(self, context: Context, answer: Answer) -> bool:
         return self._written(context, answer, None).truncated
@@ -381,11 +388,14 @@ async def kill_shell(context: Context, given: KillShell) -> Outcome:
 
 async def _end_left(context: Context, shell_id: str) -> Outcome:
     """End what a call that has ended left running."""
-    number = shell_id.removeprefix(LEFT)
-    if number == shell_id or not number.isdecimal() or len(number) > 10:
+    loop = context.loop
+    lane, _, number = shell_id.removeprefix(LEFT).rpartition("_")
+    is_id = shell_id.startswith(LEFT) and number.isdecimal() and len(number) <= 10
+    if not is_id or (lane and lane not in loop.lanes):
         raise _unknown(context, shell_id)
+    box = loop.in_lane(lane or MAIN).box
     asked = {"call": int(number), "grace": GRACE}
-    answer = await context.loop.box.request("end_left", asked, timeout=GRACE + PATIENCE)
+    answer = await box.request("end_left", asked, timeout=GRACE + PATIENCE)
     count = answer.value["ended"]
     if not count:
         raise ToolError(Code.NOT_FOUND, f"{shell_id} has left nothing running.")
@@ -399,26 +409,26 @@ async def _end_left(context: Context, shell_id: str) -> Outcome:
 # ─── all of them ────────────────────────────────────────────────────────────────────
 
 
-async def listed(loop: Surroundings, *, is_open: bool) -> tuple[Listed, ...]:
+async def listed(session: Session, boxes: Mapping[str, Operations]) -> tuple[Listed, ...]:
     """The tasks of a loop, and what its ended calls left running.
 
     Args:
-        loop: whose.
-        is_open: it has a box; otherwise nothing can be running there.
+        session: of the loop.
+        boxes: lane → its box, where one is open; elsewhere nothing can be running.
 
     Raises:
-        SandboxError: the box was lost meanwhile.
+        SandboxError: a box was lost meanwhile.
     """
     tasks = [
         Listed(task.id, "task", task.description, task.status, task.exit_code)
-        for task in loop.session.background.all()
+        for task in session.background.all()
     ]
-    if not is_open:
-        return tuple(tasks)
-    answer = await loop.box.request("left", {}, timeout=PATIENCE)
     known = {task.id for task in tasks}
-    for one in answer.value["calls"]:
-        shown = one_line(one["command"], DESCRIPTION)
-        name = one["task"] if one["task"] in known else f"{LEFT}{one['call']}"
-        tasks.append(Listed(name, "process", shown, Status.RUNNING, processes=one["processes"]))
+    for lane, box in boxes.items():
+        answer = await box.request("left", {}, timeout=PATIENCE)
+        prefix = LEFT if lane == MAIN else f"{LEFT}{lane}_"
+        for one in answer.value["calls"]:
+            shown = one_line(one["command"], DESCRIPTION)
+            name = one["task"] if one["task"] in known else f"{prefix}{one['call']}"
+            tasks.append(Listed(name, "process", shown, Status.RUNNING, processes=one["processes"]))
     return tuple(tasks)

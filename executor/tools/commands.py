@@ -36,6 +36,7 @@ from executor.tool import (
     RunsCommand,
     Text,
 )
+from executor.tools import way_out
 from executor.tools.background import start
 from executor.tools.outputs import GRACE, captured, causes, code_of, kept
 
@@ -217,6 +218,7 @@ async def waited_for(
         timeout = min(timeout, context.time_left)
     full = _arguments(context, arguments, timeout)
     full["stream"] = context.emit is not None
+    started = time.monotonic()
     try:
         answer = await context.loop.box.request(
             "run", full, body, timeout=timeout, on_output=_live(context)
@@ -226,6 +228,7 @@ async def waited_for(
         if partial is not None:
             error.args = (Partial(_outcome(context, partial, timeout, notes)),)
         raise
+    notes = (*notes, *way_out.hints(context.loop, answer, time.monotonic() - started))
     outcome = _outcome(context, answer, timeout, notes)
     if not outcome.truncated:
         return outcome
@@ -249,6 +252,8 @@ def _arguments(
         "script": None,
         "args": [],
         "cwd": None,
+        # An agent knows only where its own commands ended.
+        **({"at": context.cwd} if context.loop.lanes else {}),
         "environment": {},
         **arguments,
         **_careful(context, arguments.get("environment", {})),

@@ -7,9 +7,12 @@ hooks see the command line and not only the tool's name.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +20,7 @@ from pydantic import Field
 
 from executor.catalog import PROJECT
 from executor.errors import Code, ToolError
-from executor.model import MOUNT
+from executor.model import MOUNT, plain
 from executor.results import decode
 from executor.tool import (
     Action,
@@ -32,6 +35,8 @@ from executor.tool import (
 from executor.tools import reports
 from executor.tools.commands import run_line
 
+PROGRESS_SECONDS = 10.0
+"""Between two reports of how long a command has run."""
 MAX_FILE = 1 << 20
 """Bytes of a project's file that are looked at."""
 
@@ -71,10 +76,9 @@ async def test(context: Context, given: ProjectCommand) -> Outcome:
     """
     outcome = await _run(context, given)
     found = outcome.structured or {}
-    text = f"{found['stdout']}\n{found['stderr']}"
     empty = dict.fromkeys(("passed", "failed", "skipped", "errors", "failures"))
-    report = reports.read(text, is_whole=not outcome.truncated)
-    return replace(outcome, structured={**found, **(report or empty)})
+    report = reports.read(found["stdout"], found["stderr"], is_whole=not outcome.truncated)
+    return replace(outcome, structured={**found, **(_believed(report, outcome) or empty)})
 
 
 async def validate(context: Context, given: ProjectCommand) -> Outcome:
@@ -91,8 +95,39 @@ async def validate(context: Context, given: ProjectCommand) -> Outcome:
 
 async def _run(context: Context, given: ProjectCommand) -> Outcome:
     assert given.command is not None, "it was looked for before the call was judged"
-    outcome = await run_line(context, given.command, given.timeout_ms)
-    return replace(outcome, structured={**(outcome.structured or {}), "command": given.command})
+    async with _telling_progress(context, given.command):
+        outcome = await run_line(context, given.command, given.timeout_ms)
+    found = outcome.structured or {}
+    summary = _believed(reports.pytest_summary(found["stdout"], found["stderr"]), outcome)
+    return replace(outcome, structured={**found, "command": given.command, "summary": summary})
+
+
+def _believed(report: dict[str, Any] | None, outcome: Outcome) -> dict[str, Any] | None:
+    """What was counted; None where a command failed and its counts have no failure.
+
+    A test may have printed them, or they are of another run: nobody may take them for success.
+    """
+    if report is None or not outcome.is_error or report["failed"] or report["errors"]:
+        return report
+    return None
+
+
+@contextlib.asynccontextmanager
+async def _telling_progress(context: Context, command: str) -> AsyncIterator[None]:
+    """Tells now and then how long a command has run: a quiet one can't be told from a dead one."""
+    started = time.monotonic()
+
+    async def tell() -> None:
+        while True:
+            await asyncio.sleep(PROGRESS_SECONDS)
+            seconds = round(time.monotonic() - started, 1)
+            context.progress(f"{command}: running for {plain(round(seconds))} s", seconds)
+
+    task = asyncio.create_task(tell())
+    try:
+        yield
+    finally:
+        task.cancel()
 
 
 # ─── what the project has ───────────────────────────────────────────────────────────

@@ -57,18 +57,20 @@ class Report:
         }
 
 
-def read(text: str, *, is_whole: bool = True) -> dict[str, Any] | None:
+def read(stdout: str, stderr: str = "", *, is_whole: bool = True) -> dict[str, Any] | None:
     """What the test runner of this output counted; None if it can't be told.
 
     Args:
-        text: what the command printed.
+        stdout, stderr: what the command printed.
         is_whole: nothing was left out of it. Of runners that report in parts, a part that
             is missing would make the sums wrong.
     """
-    every = text.splitlines()
+    if (run := _pytest_run(stdout, stderr)) is not None:
+        return run.as_report().as_data()
+    every = f"{stdout}\n{stderr}".splitlines()
     is_whole = is_whole and len(every) <= MAX_LINES
-    lines = [_STYLE.sub("", line[:MAX_LINE]) for line in every[-MAX_LINES:]]
-    for reader in (_pytest, _jest, _unittest):
+    lines = _plain(every)
+    for reader in (_jest, _unittest):
         if (report := reader(lines)) is not None:
             return report.as_data()
     for reader in (_cargo, _go):
@@ -77,48 +79,134 @@ def read(text: str, *, is_whole: bool = True) -> dict[str, Any] | None:
     return None
 
 
+def _plain(lines: list[str]) -> list[str]:
+    """The last of them, without styles, none longer than is looked at."""
+    return [_STYLE.sub("", line[:MAX_LINE]) for line in lines[-MAX_LINES:]]
+
+
 def _count(text: str) -> int:
     return min(int(text[:12]), MAX_COUNT)
 
 
 # ─── pytest ─────────────────────────────────────────────────────────────────────────
 
+MAX_FAILED_TESTS = 50
+"""Names of failed tests in the summary of a run of pytest."""
+_LINES_AFTER = 10
+"""Lines that make, tox or a script print after pytest has ended, at most."""
+
 _PYTEST_END = re.compile(
     r"(?:=+ )?((?:\d{1,9} [a-z]{1,20}, ){0,10}\d{1,9} [a-z]{1,20}|no tests ran)"
-    r" in \d{1,9}(?:\.\d{1,6})?s(?: \([0-9:, a-z]{1,40}\))?(?: =+)?"
+    r" in (\d{1,9}(?:\.\d{1,6})?)s(?: \([0-9:, a-z]{1,40}\))?(?: =+)?"
 )
 _PYTEST_PART = re.compile(r"(\d{1,9}) ([a-z]{1,20})")
 _PYTEST_FAILED = re.compile(r"(?:FAILED|ERROR) ([^ ].*)")
-_PYTEST_WORDS = {
-    "passed": "passed",
-    "xpassed": "passed",
-    "failed": "failed",
-    "skipped": "skipped",
-    "xfailed": "skipped",
-    "error": "errors",
-    "errors": "errors",
-}
+_PYTEST_LIST = re.compile(r"(?:=+ )?short test summary info(?: =+)?")
+_PYTEST_GOES_ON = re.compile(
+    r".{0,500}\[ {0,2}\d{1,3}%\]|[.FEsxX]{2,}|={3,} .{1,200} ={3,}|_{3,} .{1,200} _{3,}"
+    r"|Fatal Python error: .*|.{1,500}::.{1,500} (?:PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b.*"
+)
+"""What a run prints that is not over: a line like its last before that was a test's own."""
+_PYTEST_WORDS = ("passed", "failed", "errors", "skipped", "xfailed", "xpassed")
 
 
-def _pytest(lines: list[str]) -> Report | None:
-    end = next((at for at in range(len(lines) - 1, -1, -1) if _is_pytest_end(lines[at])), None)
-    if end is None:
+@dataclass(slots=True)
+class _PytestRun:
+    """What the last line of pytest says, and the list before it."""
+
+    counts: dict[str, int]
+    seconds: float
+    names: list[str]
+
+    def as_report(self) -> Report:
+        """In the words that all runners have."""
+        counts = self.counts
+        return Report(
+            passed=counts["passed"] + counts["xpassed"],
+            failed=counts["failed"],
+            skipped=counts["skipped"] + counts["xfailed"],
+            errors=counts["errors"],
+            failures=self.names[:MAX_FAILURES],
+        )
+
+
+def pytest_summary(stdout: str, stderr: str = "") -> dict[str, Any] | None:
+    """What pytest says of its run at the end, also where make or tox have called it.
+
+    The last line of its kind counts, and only where the output ends with it, but for what
+    make and tox say after it. It is text of the box's, and proves nothing: whether the run went
+    well is told by the exit code.
+
+    Args:
+        stdout, stderr: what the command printed.
+    """
+    run = _pytest_run(stdout, stderr)
+    if run is None:
         return None
+    return {
+        "runner": "pytest",
+        **run.counts,
+        "duration_s": run.seconds,
+        "failed_tests": run.names[:MAX_FAILED_TESTS],
+    }
+
+
+def _pytest_run(*streams: str) -> _PytestRun | None:
+    runs = (_pytest(_plain(stream.splitlines())) for stream in streams)
+    return next((run for run in runs if run is not None), None)
+
+
+def _pytest(lines: list[str]) -> _PytestRun | None:
+    end = _pytest_end(lines)
+    if end is None or (found := _PYTEST_END.fullmatch(lines[end].strip())) is None:
+        return None
+    counts = dict.fromkeys(_PYTEST_WORDS, 0)
+    for number, word in _PYTEST_PART.findall(found[1]):
+        name = "errors" if word == "error" else word
+        if name in counts:
+            counts[name] += _count(number)
+    most = counts["failed"] + counts["errors"]
+    return _PytestRun(counts, float(found[2]), _pytest_names(lines[:end], most))
+
+
+def _pytest_end(lines: list[str]) -> int | None:
+    """Where the last line of a run is that is over; None = it is not, or it is no run."""
+    after = 0
+    for at in range(len(lines) - 1, -1, -1):
+        line = lines[at].strip()
+        if _PYTEST_END.fullmatch(line):
+            return at
+        after += bool(line)
+        if after > _LINES_AFTER or _PYTEST_GOES_ON.fullmatch(line):
+            return None
+    return None
+
+
+def _pytest_name(entry: str) -> str:
+    """The test's name in an entry of the list, without what it failed of.
+
+    What stands in brackets are its parameters, which may hold the dash that ends a name.
+    """
+    name = entry.partition(" - ")[0]
+    if "[" not in name or name.endswith("]"):
+        return name
+    whole, bracket, _ = entry.partition("] - ")
+    return whole + bracket[:1]
+
+
+def _pytest_names(lines: list[str], most: int) -> list[str]:
+    """The tests that failed, out of the last list before the end; no more than were counted."""
+    start = next(
+        (at for at in range(len(lines) - 1, -1, -1) if _PYTEST_LIST.fullmatch(lines[at].strip())),
+        len(lines),
+    )
     report = Report()
-    for number, word in _PYTEST_PART.findall(lines[end].rpartition(" in ")[0]):
-        name = _PYTEST_WORDS.get(word)
-        if name is not None:
-            setattr(report, name, getattr(report, name) + _count(number))
-    for line in lines[:end]:
+    for line in lines[start:]:
         if (found := _PYTEST_FAILED.fullmatch(line)) is not None:
-            name = found[1].partition(" - ")[0]
+            name = _pytest_name(found[1])
             if "::" in name or name.endswith(".py"):
                 report.name(name)
-    return report
-
-
-def _is_pytest_end(line: str) -> bool:
-    return _PYTEST_END.fullmatch(line.strip()) is not None
+    return report.failures[:most]
 
 
 # ─── jest, vitest ───────────────────────────────────────────────────────────────────

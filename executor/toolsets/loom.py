@@ -29,7 +29,7 @@ from executor.tool import (
     Touches,
     Whole,
 )
-from executor.tools import commands, files, rich
+from executor.tools import commands, files, rich, web
 from executor.toolsets.building import Shown
 
 NAME = "loom"
@@ -334,6 +334,25 @@ def _shorter(text: str, total: int, most: int) -> str:
     return clip(Captured(data[:half], data[-half:], total), most, Keep.BOTH).text
 
 
+# ─── web_search ─────────────────────────────────────────────────────────────────────
+
+
+class WebSearch(Arguments):
+    """Arguments of `web_search`."""
+
+    query: Text = Field(min_length=1, max_length=2000, description="What to search for")
+    max_results: Annotated[int, Field(ge=1, le=100), Whole] | None = Field(
+        None, description="How many results (default: 5)"
+    )
+
+
+async def web_search(context: Context, given: WebSearch) -> Outcome:
+    """Search the web. Gives title, address and a snippet of each result."""
+    asked = {"query": given.query, "numResults": given.max_results}
+    outcome = await web.web_search(context, web.WebSearch.model_validate(asked))
+    return _told({"query": given.query, **(outcome.structured or {})})
+
+
 TOOLS: tuple[Shown, ...] = (
     Shown(
         name="read_file",
@@ -367,5 +386,19 @@ TOOLS: tuple[Shown, ...] = (
         run=bash,
         actions=runs_bash,
         words=WORDS,
+    ),
+    Shown(
+        name="oracle",
+        arguments=web.Oracle,
+        run=web.oracle,
+        order=Order.SAFE,
+        unavailable=web.no_oracle,
+    ),
+    Shown(
+        name="web_search",
+        arguments=WebSearch,
+        run=web_search,
+        order=Order.SAFE,
+        unavailable=web.no_search,
     ),
 )

@@ -14,6 +14,7 @@ from executor.tools import (
     planning,
     projects,
     search,
+    web,
 )
 from executor.toolsets.building import Shown
 
@@ -170,6 +171,25 @@ TOOLS: tuple[Shown, ...] = (
         arguments=git.GitPush,
         run=git.git_push,
         unavailable=git.hidden,
+    ),
+    Shown(
+        name="web_fetch",
+        arguments=web.WebFetch,
+        run=web.web_fetch,
+        order=SAFE,
+        actions=web.contacts,
+        prepare=web.reachable,
+        describe=web.describe,
+        output_schema=web.FETCHED,
+        mutates=False,
+    ),
+    Shown(
+        name="web_search",
+        arguments=web.WebSearch,
+        run=web.web_search,
+        order=SAFE,
+        output_schema=web.RESULTS,
+        unavailable=web.no_search,
     ),
     Shown(
         name="query_loop",

@@ -595,6 +595,23 @@ def test_a_name_stays_a_name(name: str) -> None:
         values(told, "core.pager")
 
 
+def test_a_box_with_a_proxy_leaves_http_to_git() -> None:
+    """83: where there is a way out for HTTP, only what it can't carry is led to our program."""
+    starts = {"https://", "http://", "ssh://", "git://", "git@"}
+
+    def told(*, has_proxy: bool) -> set[str]:
+        found = private.system_settings(None, GitOptions(), has_proxy=has_proxy)
+        return {
+            start for start in starts if values(found, f"url.outside::{start}.insteadOf") == [start]
+        }
+
+    assert told(has_proxy=False) == starts
+    with pytest.raises(subprocess.CalledProcessError):
+        told(has_proxy=True)
+    far = private.system_settings(None, GitOptions(), has_proxy=True)
+    assert values(far, "url.outside::ssh://.insteadOf") == ["ssh://"]
+
+
 def test_without_a_repository_there_is_an_identity() -> None:
     """A `git init` in a plain directory can be committed to."""
     told = private.system_settings(None, GitOptions())

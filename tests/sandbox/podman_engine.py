@@ -16,7 +16,7 @@ import pytest
 
 from executor.sandbox import images
 from executor.sandbox.engine import Engine
-from executor.sandbox.rootfs import load_recipe
+from executor.sandbox.recipes import load_recipe
 from executor.sandbox.runtime import python_reference
 from executor.settings import Settings
 

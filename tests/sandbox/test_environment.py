@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from executor.model import Limits, LoopSpec
-from executor.sandbox.environment import EDITOR, command_environment
+from executor.model import EgressOptions, Limits, LoopSpec
+from executor.sandbox.environment import EDITOR, command_environment, environment_notices
 
 
-def environment(image: tuple[str, ...] = (), **own: str) -> dict[str, str]:
+def environment(
+    image: tuple[str, ...] = (), *, has_proxy: bool = False, **own: str
+) -> dict[str, str]:
     spec = LoopSpec(worktree="w", limits=Limits(cpus=1.5), environment=own)
-    return command_environment(spec, "sandbox", image)
+    return command_environment(spec, "sandbox", image, has_proxy=has_proxy)
 
 
 def test_every_variable_is_documented_here() -> None:
@@ -76,6 +78,94 @@ def test_the_users_variables_come_last() -> None:
     """What the user says for the loop holds, against the image and against us."""
     found = environment(("A=image",), A="user", LANG="de_DE.UTF-8", LD_PRELOAD="/lib/x.so")
     assert (found["A"], found["LANG"], found["LD_PRELOAD"]) == ("user", "de_DE.UTF-8", "/lib/x.so")
+
+
+# ─── the proxy ──────────────────────────────────────────────────────────────────────
+
+DIRECT = "localhost,127.0.0.1,::1"
+PROPERTIES = (
+    "-Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort=3128 "
+    "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=3128"
+)
+
+
+def test_a_box_with_a_proxy_tells_its_clients_of_it() -> None:
+    """83: both spellings, what Node, Maven and Gradle read, and servers in the box past it."""
+    before, found = environment(), environment(has_proxy=True)
+    names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
+    assert {name: found[name] for name in found.keys() - before.keys()} == {
+        **dict.fromkeys(names, "http://127.0.0.1:3128"),
+        "no_proxy": DIRECT,
+        "NO_PROXY": DIRECT,
+        "NODE_USE_ENV_PROXY": "1",
+        "MAVEN_OPTS": f"{PROPERTIES} -Daether.connector.http.useSystemProperties=true",
+        "GRADLE_OPTS": PROPERTIES,
+    }
+    assert environment(("MAVEN_OPTS=-Xmx1g",), has_proxy=True)["MAVEN_OPTS"].endswith(" -Xmx1g")
+
+
+@pytest.mark.parametrize("has_proxy", [False, True])
+@pytest.mark.parametrize("name", ["http_proxy", "HTTPS_PROXY", "All_Proxy", "ftp_proxy"])
+def test_an_images_proxies_are_dropped(name: str, *, has_proxy: bool) -> None:
+    """83: where an image was built says nothing of where it runs."""
+    image = (f"{name}=http://proxy.example:3128", "no_proxy=example", "NO_PROXY=x")
+    assert environment(image, has_proxy=has_proxy) == environment(has_proxy=has_proxy)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("http://127.0.0.1:9", "127.0.0.1:9"),
+        ("http://me:hunter2@localhost:3129/", "localhost:3129"),
+        ("127.0.0.1:9", "127.0.0.1:9"),
+        ("socks5h://[::1]:1080", "[::1]:1080"),
+        ("http://LOCALHOST.:1", "localhost.:1"),
+        ("http://127.1:8080", "127.1:8080"),
+        ("http://2130706433:8080", "2130706433:8080"),
+        ("http://0.0.0.0:1", "0.0.0.0:1"),
+        ("http://[::ffff:127.0.0.1]", "[::ffff:127.0.0.1]"),
+        ("http://proxy.localhost", "proxy.localhost"),
+    ],
+)
+@pytest.mark.parametrize("has_proxy", [False, True])
+def test_a_proxy_on_the_hosts_loopback_is_dropped_with_a_warning(
+    value: str, told: str, *, has_proxy: bool
+) -> None:
+    """83: in the box it would be the box; its password is in no sentence."""
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        spec = LoopSpec(worktree="w", limits=Limits(cpus=1.5), environment={name: value})
+        found = command_environment(spec, "sandbox", has_proxy=has_proxy)
+        assert found == environment(has_proxy=has_proxy)
+        (notice,) = environment_notices(spec)
+        assert notice.startswith(f"{name} is not passed on: it names {told}, which in the sandbox")
+        assert "--egress" in notice
+        assert "hunter2" not in notice
+
+
+@pytest.mark.parametrize(
+    "value", ["http://proxy.example:8080", "http://10.0.0.1:1", "", "http://[", "http://h:x"]
+)
+def test_another_proxy_of_the_users_holds(value: str) -> None:
+    """83: the user's own word goes before ours, and servers in the box are reached past it."""
+    found = environment(has_proxy=True, http_proxy=value, NO_PROXY="intern.example, localhost")
+    assert (found["http_proxy"], found["https_proxy"]) == (value, "http://127.0.0.1:3128")
+    assert found["NO_PROXY"] == found["no_proxy"] == f"{DIRECT},intern.example"
+    assert environment(http_proxy=value)["no_proxy"] == DIRECT
+    assert environment_notices(LoopSpec(worktree="w", environment={"http_proxy": value})) == []
+
+
+def test_given_certificates_are_named_only_where_there_is_a_way_out() -> None:
+    """Clients find them at one place, each by its own variable; the user's own one holds."""
+    spec = LoopSpec(
+        worktree="w", environment={"PIP_CERT": "/x"}, egress=EgressOptions(ca_file="ca.pem")
+    )
+    found = command_environment(spec, "sandbox", has_proxy=True)
+    assert {name for name, value in found.items() if value == "/run/executor/ca.crt"} == {
+        *("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE"),
+        *("NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO", "CARGO_HTTP_CAINFO"),
+    }
+    assert found["PIP_CERT"] == "/x"
+    assert "/run/executor/ca.crt" not in command_environment(spec, "sandbox").values()
 
 
 # ─── git ────────────────────────────────────────────────────────────────────────────

@@ -19,19 +19,13 @@ from typing import Any
 import docker
 import pytest
 
-from executor.errors import ConfigError, EngineError, ImageNotFound
+from executor.errors import EngineError, ImageNotFound
 from executor.sandbox import images
 from executor.sandbox.attach import Demultiplexer
 from executor.sandbox.engine import Engine
 from executor.sandbox.images import build, ensure_image, ensure_runtime
-from executor.sandbox.rootfs import (
-    Bootstrap,
-    Recipe,
-    load_recipe,
-    mmdebstrap_command,
-    parse_sources,
-    recipe_names,
-)
+from executor.sandbox.recipes import Recipe, Recipes, load_recipe
+from executor.sandbox.rootfs import Bootstrap, mmdebstrap_command, parse_sources
 from executor.sandbox.runtime import (
     KIND,
     PYTHON,
@@ -45,54 +39,6 @@ from executor.sandbox.runtime import (
 from executor.settings import ImageSource, Settings
 
 SECONDS = 240.0
-
-# ─── recipes ────────────────────────────────────────────────────────────────────────
-
-
-def write_recipe(directory: Path, name: str, text: str) -> None:
-    """A recipe file."""
-    (directory / f"{name}.toml").write_text(text)
-
-
-BASE = 'release = "bookworm"\n[packages]\ngit = "history"\n'
-HEAVY = 'extends = "base"\n[packages]\ngcc = "C"\n'
-
-
-def test_shipped_recipes_are_sound() -> None:
-    """Both recipes can be read; heavy has all of base; each package has a reason."""
-    assert recipe_names() == ["base", "heavy"]
-    base, heavy = load_recipe("base"), load_recipe("heavy")
-
-    assert {"python3", "python3-pytest", "git", "procps"} <= set(base.packages)
-    assert set(base.packages) < set(heavy.packages)
-    assert all(heavy.packages.values())
-    assert base.reference == f"executor-base:{base.hash}"
-
-
-def test_changed_recipe_has_another_name(tmp_path: Path) -> None:
-    """Any change of a recipe, or of the one that it extends, gives another hash."""
-    write_recipe(tmp_path, "base", BASE)
-    write_recipe(tmp_path, "heavy", HEAVY)
-    before = load_recipe("base", tmp_path).hash, load_recipe("heavy", tmp_path).hash
-
-    write_recipe(tmp_path, "base", BASE + 'jq = "JSON"\n')
-
-    after = load_recipe("base", tmp_path).hash, load_recipe("heavy", tmp_path).hash
-    assert before[0] != after[0]
-    assert before[1] != after[1]
-    assert load_recipe("heavy", tmp_path).packages == {"git": "history", "jq": "JSON", "gcc": "C"}
-
-
-def test_wrong_recipe_is_refused_with_every_fault(tmp_path: Path) -> None:
-    """What could be taken for an option or a shell's word is no package and no release."""
-    text = 'release = "book worm"\n[packages]\n"--force" = "x"\n"a;b" = "y"\n'
-    write_recipe(tmp_path, "base", text)
-
-    with pytest.raises(ConfigError) as caught:
-        load_recipe("base", tmp_path)
-
-    assert len(caught.value.faults) == 3
-
 
 # ─── where packages come from ───────────────────────────────────────────────────────
 
@@ -568,6 +514,55 @@ def test_build_removes_what_is_old_and_ours_and_unused() -> None:
             await engine.remove(user)
             for name in names.values():
                 await engine.remove_volume(name)
+
+    asyncio.run(run())
+
+
+def test_two_choices_of_layers_lie_side_by_side(tmp_path: Path) -> None:
+    """An image that another person's file asks for stays, until that file asks for another one or
+    is gone; one's own is current, and both say which layers they have."""
+    empty = io.BytesIO()
+    with tarfile.open(fileobj=empty, mode="w"):
+        pass
+    mine, other = tmp_path / "mine.toml", tmp_path / "other $HOME.toml"
+    mine.write_text('[heavy]\nlayers = ["node", "c"]\n')
+    plain = tmp_path / "other.toml"
+    marked = f'[heavy]\nlayers = ["go"]\npackages = ["p{uuid.uuid4().hex[:12]}"]\n'
+    plain.write_text(marked)
+    other.write_text(marked.replace('"go"', '"rust"'))
+    chosen = {file: Recipes(file).load("heavy") for file in (mine, plain, other)}
+
+    async def there(engine: Engine) -> set[Path]:
+        found = {file: await engine.inspect_image(one.reference) for file, one in chosen.items()}
+        return {file for file, image in found.items() if image is not None}
+
+    async def run() -> None:
+        async with connected(images_file=mine) as engine:
+            was_there = await there(engine)
+            for recipe in chosen.values():
+                if recipe.file not in was_there:
+                    changes = images._changes(recipe)
+                    await engine.import_image(recipe.reference, [empty.getvalue()], changes)
+            listed = {entry.name: entry for entry in await images.list_built(engine)}
+            about = [listed[one.reference] for one in chosen.values()]
+            assert [(e.layers, e.current) for e in about] == [
+                (("node", "c"), True),
+                (("go",), False),
+                (("rust",), False),
+            ]
+            assert [entry.file for entry in about] == [str(mine), str(plain), ""]
+            assert await ensure_image(engine, "heavy") == listed[chosen[mine].reference].id
+
+            await images._prune(engine)
+            assert await there(engine) == {mine, plain}, "a name like that is in no label"
+            plain.write_text("[heavy\n")
+            await images._prune(engine)
+            assert await there(engine) == {mine, plain}, "somebody is writing in it"
+            plain.write_text(marked.replace('"go"', '"java"'))
+            await images._prune(engine)
+            assert await there(engine) == {mine}
+            if mine not in was_there:
+                await engine.remove_image(chosen[mine].reference)
 
     asyncio.run(run())
 

@@ -188,7 +188,7 @@ class Watched:
     async def box(self) -> None:
         """A new box: admitted and guarded."""
         await self.watch.admit("box")
-        self.watch.guard(self.errors.put_nowait)
+        self.watch.guard(self.errors.put_nowait, "box")
 
     async def end(self) -> SandboxError:
         """How it was ended."""

@@ -132,7 +132,7 @@ def test_another_spelling_is_another_file(linked: Yard) -> None:
     assert not linked.entries()
 
 
-@pytest.mark.statement("H2")
+@pytest.mark.statement("H2", "L7")
 def test_only_objects_of_the_repository_are_in_the_box(place: Yard) -> None:
     """Hooks, configuration, reflogs, stashes, other worktrees: no file, mount or ref shows them."""
     for name in PRIVATE:

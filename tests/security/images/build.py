@@ -13,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from executor.sandbox.engine import Engine
-from executor.sandbox.rootfs import Bootstrap, Recipe, load_recipe
+from executor.sandbox.recipes import Recipe, load_recipe
+from executor.sandbox.rootfs import Bootstrap
 from executor.settings import Settings
 
 LISTS = Path(__file__).parent
