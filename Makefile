@@ -10,8 +10,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST_ARGS ?=
+# Files of tests that run at a time.
+WORKERS ?= 2
 
-.PHONY: help setup engine images demo test security fuzz gvisor runsc bench lint types imports ci seccomp lock clean
+.PHONY: help setup engine images demo test security fuzz gvisor runsc outside bench lint types imports ci seccomp lock clean
 
 help: ## show the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -32,7 +34,7 @@ demo: images ## run the main job on a sample repository
 	@$(BIN)/python examples/demo.py
 
 test: images ## all tests
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 security: images ## the security statements, one by one, as a table
 	@$(BIN)/python -m tests.security
@@ -46,6 +48,10 @@ gvisor: engine ## gVisor as a runtime of the engine, where it can be had
 runsc: images ## the tests of boxes over gVisor, where the engine has it
 	@$(BIN)/python -m pytest $(PYTEST_ARGS) --runtime runsc -k "not local" \
 	    tests/sandbox/test_box.py tests/sandbox/test_attacks.py tests/test_contract.py tests/test_casebook.py
+
+outside: images ## pip, npm and apt through the broker, to this machine's own registries
+	@$(BIN)/python -m executor images build heavy
+	@$(BIN)/python examples/registries.py
 
 bench: images ## the benchmarks
 	@$(BIN)/python -m benchmarks

@@ -223,13 +223,13 @@ tell([get({NAME!r}, {reach.port}, {(PATH + question)!r})[0], get("denied.example
     reach.box.thread.run(reach.broker.aclose())
 
     lines = [json.loads(line) for line in reach.log.read_text().splitlines()]
-    told = [line for line in lines if line.get("host") == NAME and line["verdict"] == "allowed"]
+    told = [line for line in lines if line.get("host") == NAME and line["verdict"] == "allow"]
     assert told
     assert {one["sandbox"] for one in told} == {reach.box.sandbox.name}
     assert {one["port"] for one in told} == {reach.port}
     assert all(one["down"] >= 5 for one in told)
     (denied,) = [line for line in lines if line.get("host") == "denied.example"]
-    assert denied["verdict"] == "denied"
+    assert denied["verdict"] == "deny"
     assert question not in reach.log.read_text()
     assert PATH not in reach.log.read_text()
     assert not AuditLog(reach.log.parent).verify()
