@@ -19,7 +19,7 @@ import docker
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import memory, report, speed
+from benchmarks import egress, memory, report, speed
 from benchmarks.report import Row, Verdict
 from benchmarks.stage import NotRun, Stage, temporary
 from benchmarks.timing import Ticks
@@ -39,6 +39,7 @@ BENCHMARKS: dict[str, Callable[[Stage], Awaitable[list[Row]]]] = {
     "cold": speed.cold_starts,
     "grep": speed.searches,
     "git": speed.statuses,
+    "egress": egress.through_the_broker,
     "flood": memory.flood,
     "idle": memory.idle,
     "many": memory.many,
@@ -46,8 +47,9 @@ BENCHMARKS: dict[str, Callable[[Stage], Awaitable[list[Row]]]] = {
 NOTE = (
     "Written by `python -m benchmarks --write`. Both sides of a ratio took turns in one run, so "
     "ratios can be compared with other machines; absolute times can't. Times are medians of at "
-    "least {rounds} attempts ({cold} for cold starts). The load at the start tells whether the "
-    "machine had other work: then everything is slower, and short calls suffer most."
+    "least {rounds} attempts ({cold} for cold starts, {downloads} for downloads). The load at the "
+    "start tells whether the machine had other work: then everything is slower, and short calls "
+    "suffer most."
 )
 
 WIDTH = 160
@@ -78,7 +80,8 @@ def main() -> int:
         return 130
     show(facts, rows)
     if given.write:
-        note = NOTE.format(rounds=speed.ROUNDS, cold=speed.COLD_ROUNDS)
+        given_rounds = {"cold": speed.COLD_ROUNDS, "downloads": egress.DOWNLOADS}
+        note = NOTE.format(rounds=speed.ROUNDS, **given_rounds)
         report.write(REPORT, facts, rows, note)
         err.print(f"written to docs/{REPORT.name}")
     return 1 if any(row.verdict is Verdict.FAILED for row in rows) else 0

@@ -43,7 +43,7 @@ async def reads(stage: Stage) -> list[Row]:
     """`read_file` of 4 KB, beside a bare Unix socket's echo of as many bytes."""
     worktree = _with_file(stage, "reads")
     async with stage.loop(worktree) as loop:
-        with _echo() as echo, stage.echoing_container() as stream:
+        with _echo() as echo, stage.attached_container("cat") as stream:
             found = await alternately(
                 {
                     "ours": awaited(lambda: ask(loop, "read_file", path="file.txt")),

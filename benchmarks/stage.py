@@ -92,12 +92,12 @@ class Stage:
             container.remove(force=True)
 
     @contextlib.contextmanager
-    def echoing_container(self) -> Iterator[socket.socket]:
-        """The attach stream of a plain container that sends back what it gets (`cat`)."""
+    def attached_container(self, *command: str) -> Iterator[socket.socket]:
+        """The attach stream of a plain container that runs this, without anything of ours."""
         api = self.engine.api
         created = api.create_container(
             self.image,
-            ["cat"],
+            list(command),
             stdin_open=True,
             host_config=api.create_host_config(network_mode="none"),
         )

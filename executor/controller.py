@@ -52,6 +52,8 @@ from executor.tool import Agents, Approver, Registry, SecondModel, Spill, Tool, 
 from executor.tools.agents import MAX_DEPTH
 
 if TYPE_CHECKING:
+    from executor.egress.broker import Broker
+    from executor.egress.passage import Account
     from executor.git.history import History, Surroundings
     from executor.git.records import Entry
     from executor.messages import Model
@@ -234,15 +236,19 @@ class Controller:
         spec = spec.with_exec_id(spec.exec_id or "outline")
         source = functools.partial(open_own, Path(spec.worktree))
         async with self._joined(spec, None) as member, self._outfitted(spec, None) as known:
-            agents = self._agents(spec, source, [])
+            agents = self._agents(spec, source, [], known.broker)
             outfit = replace(known, openers=lambda terms: _no_box)
             yield Loop(spec, self.catalog, outfit, self._company, member, None, agents)
 
     @contextlib.asynccontextmanager
     async def _loop(
-        self, spec: LoopSpec, ground: Ground | None = None, running: list[Agent] | None = None
+        self,
+        spec: LoopSpec,
+        ground: Ground | None = None,
+        running: list[Agent] | None = None,
+        account: Account | None = None,
     ) -> AsyncIterator[Loop]:
-        """A loop; of an agent, if a ground is given, and all agents that run with it."""
+        """A loop; of an agent, if a ground is given, and what it shares with those above it."""
         if self._opener is None:
             raise RuntimeError("open the controller first: async with Controller() as controller")
         self._check(spec)
@@ -254,10 +260,11 @@ class Controller:
             spec = spec.with_exec_id(exec_id)
             async with (
                 self._joined(spec, ground) as member,
-                self._boxes(spec, ground) as boxes,
+                self._boxes(spec, ground, account) as boxes,
             ):
                 spec = boxes.spec
-                agents = self._agents(spec, boxes.source, [] if running is None else running)
+                running = [] if running is None else running
+                agents = self._agents(spec, boxes.source, running, boxes.outfit.broker)
                 loop = Loop(
                     spec,
                     self.catalog,
@@ -282,12 +289,14 @@ class Controller:
         return self._coordinator.join(spec.tenant, str(spec.exec_id))
 
     @contextlib.asynccontextmanager
-    async def _boxes(self, spec: LoopSpec, ground: Ground | None) -> AsyncIterator[_Boxes]:
+    async def _boxes(
+        self, spec: LoopSpec, ground: Ground | None, account: Account | None
+    ) -> AsyncIterator[_Boxes]:
         """Opens the loop's boxes, over what lasts from the first of them to the last."""
         assert self._opener is not None, "the controller is open"
         if self._host is None:
             source = functools.partial(open_own, Path(spec.worktree).resolve())
-            async with self._outfitted(spec, None) as outfit:
+            async with self._outfitted(spec, None, account) as outfit:
                 yield _Boxes(spec, outfit, source)
             return
         from executor.git.history import History
@@ -315,16 +324,19 @@ class Controller:
                 )
             source = functools.partial(worktree_of, host, spec)
             # What is carried ends after the last box, and before what it is written to.
-            outfit = await stack.enter_async_context(self._outfitted(spec, host))
+            outfit = await stack.enter_async_context(self._outfitted(spec, host, account))
             yield _Boxes(spec, outfit, source, results, history)
 
     @contextlib.asynccontextmanager
-    async def _outfitted(self, spec: LoopSpec, host: Host | None) -> AsyncIterator[Outfit]:
+    async def _outfitted(
+        self, spec: LoopSpec, host: Host | None, account: Account | None = None
+    ) -> AsyncIterator[Outfit]:
         """What opens a loop's boxes, with the loop's broker, if it may reach anything.
 
         Args:
             spec: of the loop.
             host: has what all of its boxes have; None = they are the opener's own matter.
+            account: what an agent's loop shares with those above it.
         """
         terms = terms_of(spec, self.catalog)
         if host is not None:
@@ -345,6 +357,7 @@ class Controller:
                     journal=AuditLog(self.settings.state_directory),
                     secrets=values,
                     open_lanes=[one.lane for one in terms.values() if one.network == "broker"],
+                    account=account,
                 )
                 await stack.enter_async_context(broker)
 
@@ -398,7 +411,9 @@ class Controller:
         finally:
             await to_completion(quota.close())
 
-    def _agents(self, spec: LoopSpec, source: Source, running: list[Agent]) -> Agents | None:
+    def _agents(
+        self, spec: LoopSpec, source: Source, running: list[Agent], broker: Broker | None
+    ) -> Agents | None:
         """What starts agents below a loop; None = nothing does."""
         if self._model is None or spec.depth >= MAX_DEPTH:
             return None
@@ -411,7 +426,9 @@ class Controller:
                 known=toolsets.names(self.catalog, self._company.tools),
                 model=self._model,
                 ground=functools.partial(self._ground, spec, source),
-                open=functools.partial(self._loop, running=running),
+                open=functools.partial(
+                    self._loop, running=running, account=broker.account if broker else None
+                ),
                 running=running,
             )
         )

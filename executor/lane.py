@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -28,6 +29,9 @@ LANE = "no-net"
 """The lane that every loop has: the box that is opened with it."""
 ANSWER_TIMEOUT = 10.0
 """Seconds that the agent may take to name its shell, or to take up what the rules deny."""
+
+_NAMED = 3
+"""Refusals of the broker that the error of a failed set-up repeats."""
 
 log = logging.getLogger(__name__)
 
@@ -96,11 +100,13 @@ class SetUp:
         spec: of the loop; has the command line.
         broker: lets the set-up reach its hosts; None = there are none.
         tell: takes what it prints, line by line.
+        lane: of the boxes.
     """
 
     spec: LoopSpec
     broker: Broker | None
     tell: Callable[[str], None]
+    lane: str = LANE
 
     async def run(self, box: OpenBox) -> None:
         """Set the box up; connections that only the set-up may have are ended after it.
@@ -108,14 +114,20 @@ class SetUp:
         Raises:
             SandboxError: it failed, or the box was lost; the box must not be used.
         """
-        from executor.setup import set_up
+        from executor.setup import SetupFailed, set_up
 
         if self.broker is None:
             await set_up(box, self.spec, self.tell)
             return
         self.broker.set_up(box.name)
+        begun = time.monotonic()
         try:
             await set_up(box, self.spec, self.tell)
+        except SetupFailed as error:
+            # Most often a host is missing in the list, and installers hardly say which.
+            denied = self.broker.denied_recently(time.monotonic() - begun, self.lane)
+            said = "".join(f"\n  the broker refused: {one}" for one in denied[-_NAMED:])
+            raise SetupFailed(f"{error}{said}") from error
         finally:
             self.broker.set_up_done(box.name)
 
@@ -134,6 +146,7 @@ class Lane:
         lane: its name.
         is_alone: the loop has no other lane.
         set_up: what is done in each new box; None = nothing.
+        known: what a person was told of another box already.
 
     Attributes:
         lane: its name.
@@ -151,7 +164,9 @@ class Lane:
         *,
         is_alone: bool = True,
         set_up: SetUp | None = None,
+        known: Callable[[], Collection[str]] = tuple,
     ) -> None:
+        self._known = known
         self.lane = lane
         self.replaced = 0
         self.gone: Gone | None = None
@@ -166,6 +181,7 @@ class Lane:
         self._is_vacant = False
         self._stack = AsyncExitStack()
         self._is_closed = False
+        self._closing = asyncio.Event()
         self._users = 0
         self._idle: asyncio.TimerHandle | None = None
         self._giving_back: asyncio.Task[None] | None = None
@@ -278,7 +294,8 @@ class Lane:
             if self.lane != LANE and not self.replaced:
                 # Those of the first box are shown as it is opened.
                 for notice in box.capabilities.get("notices", ()):
-                    self._announce(Warned(message=f"lane {self.lane}: {notice}"))
+                    if notice not in self._known():
+                        self._announce(Warned(message=f"lane {self.lane}: {notice}"))
             self._count_idle_time()
             return box
 
@@ -287,10 +304,31 @@ class Lane:
         self._restricted = ()
         await self._restrict(box)
         if self._set_up is not None:
-            await self._set_up.run(box)
+            await self._unless_closed(self._set_up.run(box))
         # Command lines are judged as the shell reads them that gets them.
         answer = await box.request("shell", {}, timeout=ANSWER_TIMEOUT)
         self._session.shells[self.lane] = answer.value["shell"]
+
+    async def _unless_closed(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do what may take long. Closing the lane ends it, instead of waiting for it.
+
+        Raises:
+            SandboxUnavailable: the lane was closed meanwhile.
+        """
+        doing = asyncio.ensure_future(work)
+        closing = asyncio.ensure_future(self._closing.wait())
+        try:
+            await asyncio.wait({doing, closing}, return_when=asyncio.FIRST_COMPLETED)
+            if not doing.done():
+                raise SandboxUnavailable(
+                    "The loop was closed, or its time was over, before the set-up had ended; "
+                    "give it more time, or a shorter set-up."
+                )
+            doing.result()
+        finally:
+            doing.cancel()
+            closing.cancel()
+            await asyncio.wait({doing, closing})
 
     async def dial(self, port: int) -> ByteStream:
         """Connect to a port of the loopback in the box. None is opened for it.
@@ -360,6 +398,7 @@ class Lane:
     async def close(self) -> None:
         """Remove the box. Nothing is opened after this."""
         self._is_closed = True
+        self._closing.set()
         if self._idle is not None:
             self._idle.cancel()
         await to_completion(self._close())

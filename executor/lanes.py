@@ -170,15 +170,18 @@ class Queue:
             if turn.done() and not turn.cancelled():
                 self._give()  # it was this one's turn in the same moment
             else:
-                self._waiting.remove(turn)
+                with contextlib.suppress(ValueError):  # it was passed over in the same moment
+                    self._waiting.remove(turn)
             raise
 
     def _give(self) -> None:
-        """A place is free: the first that waits has it."""
-        if self._waiting:
-            self._waiting.popleft().set_result(None)
-        else:
-            self._free += 1
+        """A place is free: the first that still waits has it."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():  # else its call was cancelled, and does not know it yet
+                turn.set_result(None)
+                return
+        self._free += 1
 
 
 # ─── the lanes ──────────────────────────────────────────────────────────────────────
@@ -199,6 +202,14 @@ class Outfit:
     broker: Broker | None = None
     secrets: Secrets | None = None
     tell: Callable[[str], None] = lambda line: None
+
+    def set_up(self, spec: LoopSpec, lane: str) -> SetUp | None:
+        """What is done in each new box of a lane; None = nothing."""
+        if spec.setup is None:
+            return None
+        # Who reads along sees the same lines again for each box.
+        told = "" if lane == LANE else f"lane {lane}: "
+        return SetUp(spec, self.broker, lambda line: self.tell(told + line), lane)
 
     @classmethod
     def of(cls, opener: Opener) -> Outfit:
@@ -239,7 +250,8 @@ class Lanes:
                 announce,
                 name,
                 is_alone=len(distinct) == 1,
-                set_up=SetUp(spec, outfit.broker, outfit.tell) if spec.setup else None,
+                set_up=outfit.set_up(spec, name),
+                known=lambda: self.main.capabilities.get("notices", ()),
             )
             for name, terms in distinct.items()
         }

@@ -100,7 +100,7 @@ class Company:
     hooks: Hooks = field(default_factory=Hooks)
     approver: Approver | None = None
     leader: Approver | None = None
-    web: Web = Web()
+    web: Web = field(default_factory=Web)
 
 
 class Loop:
@@ -290,6 +290,27 @@ class Loop:
         """
         self.session.rules = self.session.rules.allowing(rule)
 
+    def change_egress(self, hosts: Iterable[str]) -> None:
+        """Let the loop reach these hosts from now on, instead of those before.
+
+        Connections to what is not among them are ended. Agents keep the list that the loop was
+        opened with, as secrets keep their hosts and the set-up its own list.
+
+        Args:
+            hosts: as `EgressOptions.hosts` has them; none = nothing can be reached.
+
+        Raises:
+            ConfigError: with every fault of them, or the loop was opened without any host, so
+                that its boxes have no way out; nothing was changed.
+        """
+        broker = self._surroundings.egress
+        if broker is None or not self.spec.egress.hosts:
+            raise ConfigError(
+                "egress: the loop was opened without any host, so its boxes have no way out; "
+                "open it with at least one"
+            )
+        broker.change(hosts)
+
     async def tasks(self) -> tuple[Listed, ...]:
         """What goes on beside the calls: background tasks, those that have ended too, and what
         calls that have ended left running. `kill_shell` ends each of them by its id.
@@ -468,7 +489,7 @@ class Loop:
         intent = intent_of(tool, arguments, context)
         if around.lane in around.lanes and around.lane not in self.session.shells:
             return intent.blind(tool)  # nobody knows yet how its shell reads a command line
-        return intent
+        return intent if around.lane == LANE else intent.apart()  # `no-net` is looked at
 
     def _in_lane(self, main: Surroundings, name: str) -> Surroundings:
         """What calls of a lane share."""
@@ -665,9 +686,10 @@ class Loop:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.session.background.close)
             stack.push_async_callback(self._lanes.close)
+            watch = asyncio.create_task(self._end_in_time())
+            stack.callback(watch.cancel)
             await self._lane.open()
             stack.push_async_callback(self._bring_history_home)
-            watch = asyncio.create_task(self._end_in_time())
             stack.callback(watch.cancel)
             stack.callback(self._end_watching)
             stack.push_async_callback(self.session.stop)

@@ -704,6 +704,10 @@ class _Want:
     allowing: str | None
 
 
+_ALL_OF_IT = "; a rule for it holds at every port, and for POST as for GET"
+"""What a person has to know who answers "always" to a single page."""
+
+
 async def _wants(case: _Case, mode: Mode) -> list[_Want]:
     """What of a call neither its mode nor a rule allows. Modes default and acceptEdits."""
     allow = case.context.session.rules.allow
@@ -723,7 +727,7 @@ async def _wants(case: _Case, mode: Mode) -> list[_Want]:
         if not any(_names_host(rule, case) and is_host(rule.host or "", host) for rule in allow):
             is_foreign = tool.name.startswith(FOREIGN)  # these have no patterns
             rule = tool.name if is_foreign else f"{tool.name}(domain:{host})"
-            wants.append(_Want(f"{host} is contacted", rule))
+            wants.append(_Want(f"{host} is contacted{'' if is_foreign else _ALL_OF_IT}", rule))
     if not (case.scripts or case.touches or case.hosts) or case.codes:
         wants.append(_Want(f"mode {mode} asks before {tool.access}", tool.name))
     return wants

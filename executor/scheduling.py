@@ -138,6 +138,12 @@ class Intent:
         order = self.order if self.order is Order.LAST else Order.BARRIER
         return replace(self, order=order, reads_all=True, writes_all=True)
 
+    def apart(self) -> Intent:
+        """The same in a lane whose `/tmp` and home directory are not those that are looked at."""
+        if any(path.startswith("/") and not _is_harmless(path) for path in self.paths):
+            return self.veiled()
+        return self
+
     def veiled(self) -> Intent:
         """The same where nobody can say where the paths lead."""
         return replace(
@@ -226,6 +232,10 @@ def _may_write_through_own_links(script: Script) -> bool:
     )
 
 
+def _is_harmless(path: str) -> bool:
+    return path.startswith(_HARMLESS) or path in _DEVICES
+
+
 def worktree_name(path: str) -> str:
     """An absolute path of the box as a worktree path, if it is one."""
     path = posixpath.normpath(path)
@@ -298,7 +308,7 @@ class _Found:
 
     def add_operand(self, touch: Touches, place: Place | None) -> None:
         """What a command reads or writes, by whatever means."""
-        if touch.path.startswith(_HARMLESS) or touch.path in _DEVICES:
+        if _is_harmless(touch.path):
             return
         if place is None or place.state in (State.OUTSIDE, State.UNCLEAR):
             self._add_unknown(touch.how)

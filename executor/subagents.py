@@ -390,6 +390,14 @@ class _Work:
                 "yourself, or use an agent that only reads.",
             ) from error
 
+    def _set_up(self, is_copy: bool) -> dict[str, Any]:
+        """What its boxes are set up with. What only looks could not write what a set-up writes
+        to the worktree, and finds it there."""
+        parent = self._parent.spec
+        if is_copy or parent.read_only:
+            return {}
+        return {"setup": None, "egress": replace(parent.egress, setup_hosts=())}
+
     def _spec(self, ground: Ground, is_copy: bool) -> LoopSpec:
         """The agent's loop: its parent's, and nothing wider than that."""
         parent, loop = self._parent.spec, self._context.loop
@@ -411,6 +419,7 @@ class _Work:
             deny=tuple(rule.text for rule in rules.deny),
             tools=tuple(sorted(tools)),
             read_only=not is_copy,
+            **self._set_up(is_copy),
             add_dirs=_beside(parent, is_writable=is_copy),
             quota="none" if parent.quota == "none" else "watch",
             # Its changes are merged into its loop's worktree, and committed there.

@@ -11,6 +11,11 @@ FACTOR = 80
 _USUAL = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
 
 settings.register_profile(LONG, settings(**_USUAL))  # type: ignore[arg-type]
+# How long a case takes says how busy the machine is, nothing of what is tested.
+_PATIENT = "patient"
+settings.register_profile(_PATIENT, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+if settings.get_current_profile_name() == "default":
+    settings.load_profile(_PATIENT)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -38,7 +38,7 @@ RULES = (
     *("--deny", "read_file(**/.env*)"),
     *("--ask", "run_command(git push *)"),
 )
-COMPARED = ("id", "name", "is_error", "code", "content", "structured", "truncated", "spill")
+COMPARED = ("id", "name", "is_error", "code", "content", "structured", "truncated", "spill", "lane")
 
 VARIES: Mapping[str, tuple[str, str]] = {
     r"\bin [0-9.]+s\b": ("in SECONDS", "how long pytest took"),
@@ -139,7 +139,7 @@ def _steady(key: str, part: Any, around: Mapping[str, Any]) -> Any:
     """A value of an object, or what stands for it where it differs from run to run."""
     if key == "modified":
         return "when the file was changed"
-    if key == "duration":
+    if key in ("duration", "duration_s"):
         return "how long the code took"
     if key == "size" and around.get("type") == "directory":
         return "what the file system says of a directory"

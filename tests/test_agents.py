@@ -31,6 +31,7 @@ from executor.model import (
     ApprovalRequest,
     ApprovalRequested,
     Call,
+    EgressOptions,
     Event,
     Finished,
     LoopSpec,
@@ -656,6 +657,38 @@ def test_both_changed_a_file(opened: Open) -> None:
     assert result.structured is not None
     assert [one["path"] for one in result.structured["merged"]["conflicts"]] == ["a.txt"]
     assert "conflict: a.txt was changed by others" in str(result.content)
+
+
+def test_only_agents_with_a_copy_are_set_up(opened: Open) -> None:
+    """What a set-up wrote to the worktree is there, and one who only looks could not write it."""
+    hosts = EgressOptions(("files.example.org",), ("packages.example.org",))
+    work = opened(DONE, setup="touch made", egress=hosts)
+    assert not work.task("Explore").is_error
+    assert not work.task("general-purpose").is_error
+    own, reader, copy = work.specs
+    assert own.setup == copy.setup == "touch made" and own.egress == copy.egress == hosts
+    assert reader.setup is None and reader.egress == replace(hosts, setup_hosts=())
+
+
+def test_agents_use_the_bytes_of_their_loop(opened: Open) -> None:
+    """Each has a broker, and all of them one account: more agents don't reach for more."""
+    seen = []
+    work = opened(DONE, egress=EgressOptions(("files.example.org",)))
+    parent: Any = work.loop._surroundings
+
+    async def look() -> None:
+        ground = parent.agents._parent.ground("agent_9", True)
+        async with ground as place:
+            spec = replace(work.loop.spec, worktree=place.worktree, exec_id="below", depth=1)
+            async with parent.agents._parent.open(spec, place) as child:
+                below = child._surroundings
+                deeper = below.agents._parent.open.keywords["account"]
+                seen.extend([below.egress, below.egress.account, deeper])
+
+    work.thread.run(look())
+    broker, account, deeper = seen
+    assert broker is not parent.egress
+    assert account is deeper is parent.egress.account
 
 
 def test_readers_are_refused_writes(opened: Open) -> None:

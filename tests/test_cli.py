@@ -215,7 +215,7 @@ def call(id: str, name: str, **given: Any) -> dict[str, Any]:
 
 KEYS = [
     *("id", "name", "content", "is_error", "code", "structured", "truncated", "total_bytes"),
-    *("spill", "duration_ms", "details"),
+    *("spill", "duration_ms", "details", "lane"),
 ]
 
 
@@ -670,7 +670,7 @@ def test_what_a_loop_reaches_comes_from_options(monkeypatch: pytest.MonkeyPatch)
 def test_a_secret_that_was_written_on_the_command_line_is_not_repeated() -> None:
     """Who mistakes --secret for its value is told how it is given, and nothing else."""
     with pytest.raises(ConfigError) as caught:
-        secrets_of(["sk-my-key", "UNSET_A@a.org", "UNSET_B@b.org", "@c.org"])
+        secrets_of(["sk-my-key", "UNSET_A@a.org", "UNSET_B=sk-my-key@b.org", "@c.org"])
     assert len(caught.value.faults) == 4 and "sk-my-key" not in str(caught.value)
 
 

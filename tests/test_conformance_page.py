@@ -47,9 +47,11 @@ NAMED = {
     "query_loop share_data complete_task "
     "INVALID_PATH FILE_NOT_FOUND NOT_READ TIMEOUT UNKNOWN_TOOL",
     "S2, workspace": "list_directory read_file write_file delete_file move_file run_code "
+    "web_fetch web_search "
     "INVALID_PATH FILE_NOT_FOUND PERMISSION_DENIED TIMEOUT EXECUTION_ERROR",
     "S4, loopr": "read_file write_file edit_file list_directory glob grep run_command "
-    "run_command_isolated build test validate complete_task create_plan create_spec create_phase",
+    "run_command_isolated build test validate complete_task create_plan create_spec create_phase "
+    "web_fetch web_search",
     "S3, loom": " ".join(SHOWN["loom"]),
     "S5, co-coder": " ".join([*SHOWN["claude-code"], "NOT_READ", "CONFLICT"]),
     "Error codes": " ".join(Code),

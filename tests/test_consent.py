@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from executor.approvals import fingerprint
+from executor.bytestream import ByteStream
 from executor.controller import Controller
 from executor.errors import Code, SandboxError, ToolError
 from executor.loop import Loop
@@ -183,6 +184,10 @@ class Drawer:
         if data is None:
             raise ToolError(Code.FILE_NOT_FOUND, f"There is no {arguments['path']}.")
         return Said({"size": len(data)}, data)
+
+    async def dial(self, port: int) -> ByteStream:
+        """See `OpenBox.dial`."""
+        raise ToolError(Code.NETWORK_ERROR, f"nothing listens on port {port}")
 
 
 Open = Callable[..., Work]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator
@@ -80,9 +81,12 @@ SAMPLES: dict[str, dict[str, Any]] = {
         "validation_command": "true",
     },
     "complete_task": {"summary": "done"},
+    "web_fetch": {"url": "http://localhost:9/"},
+    "web_search": {"query": "sandboxes"},
 }
 ALONE = {"query_loop": Code.NOT_FOUND, "share_data": Code.NOT_FOUND}
 ALONE["git_push"] = Code.DISABLED
+ALONE["web_fetch"] = ALONE["web_search"] = Code.NETWORK_ERROR
 ALONE["ask_user_question"] = Code.APPROVAL_REQUIRED
 ALONE["task_output"] = ALONE["kill_shell"] = Code.NOT_FOUND
 """What the samples of tools come to that need somebody else."""
@@ -121,7 +125,12 @@ def work(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Work]:
     """One loop a module, over each transport."""
-    with open_work(request.param, tmp_path_factory.mktemp(request.param)) as opened:
+    directory = tmp_path_factory.mktemp(request.param)
+    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
+        # A provider of search that does not answer.
+        patch.setenv("EXECUTOR_SERPER_KEY", "k" * 40)
+        patch.setenv("EXECUTOR_SERPER_URL", "http://127.0.0.1:9")
+        opened = stack.enter_context(open_work(request.param, directory))
         if request.param == "local":
             os.chown(opened.root, os.getuid(), os.getgid())  # git asks whose it is
         begun = opened.call(

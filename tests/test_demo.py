@@ -18,6 +18,8 @@ from typing import Any
 import docker
 import pytest
 
+from executor.sandbox.container import LABEL_STATE
+
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
 SECONDS = 200
@@ -54,12 +56,14 @@ def started(temporary: Path, **environment: str) -> subprocess.Popen[str]:
     )
 
 
-def demo_boxes() -> list[str]:
-    """Names of the containers of demos, as the engine itself lists them."""
+def demo_boxes(temporary: Path) -> list[str]:
+    """Names of the containers of this demo, as the engine itself lists them."""
     client = docker.from_env()
-    found = client.containers.list(all=True, filters={"label": "executor.loop"})
+    found = client.containers.list(all=True, filters={"label": LABEL_STATE})
     client.close()
-    return [box.name or "" for box in found if "-demo-" in (box.name or "")]
+    return [
+        box.name or "" for box in found if Path(box.labels[LABEL_STATE]).is_relative_to(temporary)
+    ]
 
 
 def test_the_demo_goes_as_expected(temporary: Path) -> None:
@@ -71,7 +75,7 @@ def test_the_demo_goes_as_expected(temporary: Path) -> None:
     assert "1 failed, 12 passed" in output and "13 passed" in output
     assert "+    totals = order.totals()" in output
     assert list(temporary.iterdir()) == []
-    assert demo_boxes() == []
+    assert demo_boxes(temporary) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -86,7 +90,7 @@ def test_an_interrupted_demo_cleans_up(temporary: Path, number: signal.Signals) 
     output, _ = process.communicate(timeout=SECONDS)
     assert process.returncode == 128 + number, output
     assert list(temporary.iterdir()) == []
-    assert demo_boxes() == []
+    assert demo_boxes(temporary) == []
 
 
 def test_without_an_engine_it_says_so(temporary: Path) -> None:

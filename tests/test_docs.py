@@ -25,7 +25,10 @@ DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 SECONDS = 200
 
 _BLOCK = re.compile(r"<!-- (run|prints) -->\n```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-NO_CODES = ("RESOLVE_", "O_", "ANTHROPIC_", "EXECUTOR_", "GIT_")
+NO_CODES = (
+    *("RESOLVE_", "O_", "ANTHROPIC_", "EXECUTOR_", "GIT_"),
+    *("HTTP_", "HTTPS_", "NO_PROXY", "XDG_", "MAVEN_", "GRADLE_", "JAVA_"),
+)
 """What names of the kernel's and of the environment begin with."""
 _LINK = re.compile(r"\]\(([^)#]+)")
 

@@ -14,12 +14,15 @@ import pytest
 
 from executor.catalog import Catalog, LaneEntry, load
 from executor.controller import Controller
-from executor.errors import AgentLost, Code, ConfigError, ToolError
+from executor.errors import AgentLost, Code, ConfigError, SandboxUnavailable, ToolError
 from executor.lane import OpenBox
 from executor.lanes import Lanes, Outfit, Queue, Terms, lane_of, terms_of
 from executor.model import (
+    MOUNT,
     Call,
     EgressOptions,
+    Event,
+    Finished,
     LaneLost,
     LaneOpened,
     Limits,
@@ -27,6 +30,7 @@ from executor.model import (
     Progress,
     Result,
     Secret,
+    Warned,
 )
 from executor.sandbox.container import LABEL_CONTROLLER
 from executor.session import Session
@@ -39,12 +43,19 @@ from tests.loops import Work, open_work, opener
 def with_lanes(**tables: LaneEntry) -> Catalog:
     """The packaged catalog with other lanes; `no_net` is `no-net`."""
     catalog = load()
-    given = {name.replace("_", "-"): entry for name, entry in tables.items()}
-    return replace(catalog, lanes={**catalog.lanes, **given})
+    lanes: dict[Any, LaneEntry] = dict(catalog.lanes)
+    lanes.update((name.replace("_", "-"), entry) for name, entry in tables.items())
+    return replace(catalog, lanes=lanes)
 
 
 APART = with_lanes(net=LaneEntry(pids=200))
 """Commands run in a box of their own."""
+
+
+def result_of(events: list[Event]) -> Any:
+    """The result of the one call whose events these are."""
+    (result,) = [event.result for event in events if isinstance(event, Finished)]
+    return result
 
 
 def spec(**given: Any) -> LoopSpec:
@@ -226,6 +237,26 @@ def test_a_call_that_is_cancelled_leaves_the_queue() -> None:
     asyncio.run(play())
 
 
+def test_a_call_that_is_cancelled_as_a_place_becomes_free_is_passed_over() -> None:
+    """Whoever held the place gives it to the next, and nothing fails or is lost."""
+
+    async def play() -> None:
+        line = Line(1)
+        first, second, third = [line.call(name) for name in "abc"]
+        await settle()
+        line.gates["a"].set()
+        second.cancel()  # the first one ends before the second knows of it
+        await asyncio.wait({first, second})
+        assert first.exception() is None and second.cancelled()
+        await settle()
+        assert line.running == ["c"]
+        line.gates["c"].set()
+        await third
+        assert line.queue._free == 1
+
+    asyncio.run(play())
+
+
 def test_more_than_may_wait_are_refused() -> None:
     """LIMIT, with how many run and wait, and what to do."""
 
@@ -301,13 +332,13 @@ def test_a_lane_opens_its_box_on_first_use_and_says_so(apart: Work) -> None:
     assert "opening the sandbox of lane net" in [
         event.message for event in events if isinstance(event, Progress)
     ]
-    (first,) = [event.result for event in events if event.__class__.__name__ == "Finished"]
+    first = result_of(events)
     assert first.lane == first.structured["lane"] == "net"
     assert "lane net runs" in first.content and "run_command" in first.details["lanes"]["net"]
     assert "/tmp, the home directory and processes are not" in first.content
     second = apart.call("run_command", command="echo y")
     assert (second.content, second.details) == ("y\n", None)
-    isolated = apart.call("run_command_isolated", command="echo z")
+    isolated: Any = apart.call("run_command_isolated", command="echo z")
     assert isolated.lane == isolated.structured["lane"] == "no-net" and len(apart.opened) == 2
 
 
@@ -322,9 +353,7 @@ def test_there_is_one_working_directory(apart: Work) -> None:
     apart.call("run_command", command="mkdir -p d/e && cd d")
     assert apart.call("run_command_isolated", command="pwd && cd e").content == f"{apart.root}/d\n"
     assert apart.call("run_command", command="pwd").content == f"{apart.root}/d/e\n"
-    assert apart.call("run_command_isolated", command="pwd").content.startswith(
-        f"{apart.root}/d/e\n"
-    )
+    assert apart.call("run_command_isolated", command="pwd").content == f"{apart.root}/d/e\n"
     assert apart.loop.session.cwd == f"{apart.root}/d/e"
 
 
@@ -343,7 +372,7 @@ def test_a_lost_box_is_replaced_and_the_others_stay(apart: Work) -> None:
     _lose(apart, 1)
     assert apart.call("read_file", path="a.txt").details is None
     events = apart.events(("run_command", {"command": "pwd"}))
-    (result,) = [event.result for event in events if event.__class__.__name__ == "Finished"]
+    result = result_of(events)
     assert [event.lane for event in events if isinstance(event, LaneLost)] == ["net"]
     assert result.content.startswith(f"{apart.root}/d\n")
     assert "the sandbox of lane net was lost (it was killed)" in result.content
@@ -365,15 +394,34 @@ def test_a_file_that_another_lane_changed_is_not_overwritten(apart: Work) -> Non
     assert apart.call("edit_file", **edit).is_error is False
 
 
+@pytest.mark.parametrize(
+    ("tool", "command", "writes_all"),
+    [
+        ("run_command", "echo x > /tmp/link", True),
+        ("run_command", "echo x > a.txt", False),
+        ("run_command", "cat /etc/hosts 2> /dev/null > a.txt", False),
+        ("run_command_isolated", "echo x > /tmp/link", False),
+    ],
+)
+def test_where_a_path_beside_the_worktree_leads_is_unknown_in_other_lanes(
+    apart: Work, tool: str, command: str, writes_all: bool
+) -> None:
+    """Turns look at `no-net`; what has the same name in the other box may be a link to a file."""
+    apart.call("run_command", command="true")  # its shell is known
+    apart.loop.session.cwd = MOUNT  # as in a container
+    intent = apart.loop._foreseen(apart.make(tool, {"command": command}), "turn-1")
+    assert intent.writes_all is writes_all and intent.paths
+
+
 def test_a_background_task_is_read_and_ended_in_its_own_lane(apart: Work) -> None:
     """`task_output` and `kill_shell` are of `no-net`; what they ask for is of `net`."""
-    made = apart.call("run_command", command="echo here; sleep 60", run_in_background=True)
+    made: Any = apart.call("run_command", command="echo here; sleep 60", run_in_background=True)
     assert made.structured["lane"] == "net"
     task = made.structured["task_id"]
-    read = apart.call("task_output", task_id=task, block=False)
+    read: Any = apart.call("task_output", task_id=task, block=False)
     assert read.lane == "no-net" and read.structured["task"]["status"] == "running"
     assert apart.call("kill_shell", shell_id=task).is_error is False
-    ended = apart.call("task_output", task_id=task)
+    ended: Any = apart.call("task_output", task_id=task)
     assert ended.structured["task"]["output"] == "here\n"
     assert ended.structured["task"]["status"] == "killed"
 
@@ -412,13 +460,17 @@ class ScriptedBox:
 
     name = "scripted"
     error = None
-    capabilities: dict[str, Any] = {}  # noqa: RUF012
 
-    def __init__(self, shell: str) -> None:
+    def __init__(self, shell: str, notices: tuple[str, ...] = ()) -> None:
         self.shell = shell
+        self.capabilities = {"notices": notices}
+        self.is_being_set_up = asyncio.Event()
 
     async def request(self, op: str, *_: Any, **__: Any) -> Any:
-        """The shell's name; there is nothing else to ask."""
+        """The shell's name; a set-up, which does not end."""
+        if op == "run":
+            self.is_being_set_up.set()
+            await asyncio.get_running_loop().create_future()
         assert op == "shell"
         return self
 
@@ -486,6 +538,55 @@ def test_all_lanes_are_closed_at_once_whatever_happens(how: str) -> None:
         assert isinstance(end, kinds.get(how, RuntimeError))
 
     asyncio.run(play())
+
+
+def _of_two(boxes: dict[str, Any]) -> tuple[Outfit, Catalog]:
+    """Opens these boxes, of `no-net` and of `net`."""
+
+    @asynccontextmanager
+    async def opened(lane: str) -> AsyncIterator[OpenBox]:
+        yield boxes[lane]
+
+    return Outfit(lambda terms: lambda _: opened(terms.lane)), APART
+
+
+def test_closing_a_loop_ends_a_set_up_that_goes_on() -> None:
+    """Nobody waits for its end; the call that opened the box is told why it has none."""
+
+    async def play() -> str:
+        box = ScriptedBox("bash")
+        outfit, catalog = _of_two({"net": box})
+        lanes = Lanes(spec(setup="sleep 600"), catalog, outfit, Session(), lambda event: None)
+        opening = asyncio.create_task(lanes.boxes["net"].open())
+        async with asyncio.timeout(20):
+            await box.is_being_set_up.wait()
+            await lanes.close()
+        assert opening.done() and asyncio.all_tasks() == {asyncio.current_task()}
+        with pytest.raises(SandboxUnavailable) as caught:
+            await opening
+        return str(caught.value)
+
+    assert "before the set-up had ended" in asyncio.run(play())
+
+
+def test_a_notice_of_the_first_box_is_not_repeated_for_the_others() -> None:
+    """What is particular to a lane is told with its name."""
+
+    async def play() -> list[str]:
+        told: list[Event] = []
+        outfit, catalog = _of_two(
+            {
+                "no-net": ScriptedBox("bash", ("of all",)),
+                "net": ScriptedBox("bash", ("of all", "of one")),
+            }
+        )
+        lanes = Lanes(spec(), catalog, outfit, Session(), told.append)
+        for lane in lanes.boxes.values():
+            await lane.open()
+        await lanes.close()
+        return [event.message for event in told if isinstance(event, Warned)]
+
+    assert asyncio.run(play()) == ["lane net: of one"]
 
 
 def test_nothing_listens_in_a_lane_that_is_not_open() -> None:
@@ -557,6 +658,27 @@ def test_boxes_have_placeholders_and_the_loop_has_the_secret(tmp_path: Path) -> 
     assert seen[0].startswith("executor-secret-") and secret.value not in seen[0]
 
 
+def test_what_a_loop_may_reach_is_changed_while_it_runs(tmp_path: Path) -> None:
+    """Tools describe what holds; a faulty list changes nothing, and no box gets a way out later."""
+
+    def reaching(given: LoopSpec) -> LoopSpec:
+        return replace(given, egress=HOSTS, toolset="claude-code")
+
+    with open_work("local", tmp_path / "a", change=reaching) as work:
+        tool = work.loop.registry.get("Bash")
+        assert tool is not None
+        assert f"reaches {HOSTS.hosts[0]} and nothing else" in work.loop.description(tool)
+        work.loop.change_egress(["other.example:8443"])
+        with pytest.raises(ConfigError, match="every host there is"):
+            work.loop.change_egress(["*", "third.example"])
+        assert "reaches other.example:8443 and nothing else" in work.loop.description(tool)
+        work.loop.change_egress([])
+        assert "reaches" not in work.loop.description(tool)
+    with open_work("local", tmp_path / "b") as work:
+        with pytest.raises(ConfigError, match="open it with at least one"):
+            work.loop.change_egress(["other.example"])
+
+
 # ─── real boxes ─────────────────────────────────────────────────────────────────────
 
 
@@ -582,9 +704,9 @@ def test_two_real_boxes_over_one_worktree(tmp_path: Path) -> None:
         long = work.call("run_command", command="seq 100000")
         assert long.spill and work.call("read_file", path=long.spill, limit=3).is_error is False
 
-        task = work.call("run_command", command="seq 60000; sleep 60", run_in_background=True)
+        task: Any = work.call("run_command", command="seq 60000; sleep 60", run_in_background=True)
         task_id = task.structured["task_id"]
-        read = work.call("task_output", task_id=task_id, block=False)
+        read: Any = work.call("task_output", task_id=task_id, block=False)
         assert read.structured["task"]["status"] == "running" and read.is_error is False
 
         box = work.loop._lanes.boxes["net"].name
@@ -593,7 +715,7 @@ def test_two_real_boxes_over_one_worktree(tmp_path: Path) -> None:
         assert work.call("read_file", path="a.txt").is_error is False
         after = work.call("run_command", command="cat a.txt")
         assert str(after.content).startswith("x\n") and "lane net was lost" in str(after.content)
-        lost = work.call("task_output", task_id=task_id)
+        lost: Any = work.call("task_output", task_id=task_id)
         assert lost.structured["task"]["status"] == "lost"
         assert work.loop._lane.replaced == 0
         controller = _controller_of(work.loop._lane.name)

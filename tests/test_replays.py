@@ -53,7 +53,10 @@ UNUSED = {
         *("create_spec", "create_phase", "query_loop", "share_data"),
         # The recording's worktree belongs to no repository.
         *("git_status", "git_diff", "git_log", "git_commit", "git_push"),
+        # The recording's loop reaches nothing outside, and has no keys.
+        *("web_fetch", "web_search"),
     },
-    "claude-code": {"Skill"},
+    "claude-code": {"Skill", "WebFetch", "WebSearch"},
+    "loom": {"web_search", "oracle"},
 }
 """Tools that stand for others of the session, or that such a loop does not have."""

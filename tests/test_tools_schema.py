@@ -177,6 +177,17 @@ SEED: dict[str, tuple[dict[str, dict[str, Any]], list[str]]] = {
         ["message"],
     ),
     "git_push": ({"remote": TEXT, "branch": TEXT}, []),
+    "web_fetch": (
+        {
+            "url": TEXT,
+            "method": {"type": "string", "enum": ["GET", "POST"]},
+            "headers": {"type": "object", "additionalProperties": {"type": "string"}},
+            "body": TEXT,
+            "timeout": {"type": "number"},
+        },
+        ["url"],
+    ),
+    "web_search": ({"query": TEXT, "numResults": {"type": "integer"}}, ["query"]),
     "query_loop": (
         {
             "target_exec_id": text("Execution ID of the loop to query"),

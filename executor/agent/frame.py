@@ -41,8 +41,10 @@ TO_HOST = frozenset({READY, PONG, STDOUT, STDERR, DATA, REPLY, FATAL, OPEN}) | C
 
 FROM_BOX = 1 << 31
 """Channels from here on are numbered by the agent; the others by the host."""
-WINDOW = 1 << 18
-"""Bytes of one connection that may be under way in one direction."""
+WINDOW = 1 << 19
+"""Bytes of one connection that may be under way in one direction. With half of them a download
+has half the speed of the stream that carries it; with twice as many it is no faster, and those
+of all connections would not fit into the smallest box."""
 MAX_CONNECTIONS = 64
 """Of one box, in either direction, at a time."""
 

@@ -79,7 +79,7 @@ def fault(address: Address, is_private: bool = False) -> str | None:
         is_private: an operator has said that this host may be in a private network. Metadata
             services are refused all the same, and so is what is no place.
     """
-    return next((said for one in _carried(address) if (said := _fault(one, is_private))), None)
+    return next((said for one in carried(address) if (said := _fault(one, is_private))), None)
 
 
 def _fault(address: Address, is_private: bool) -> str | None:
@@ -96,7 +96,7 @@ def _fault(address: Address, is_private: bool) -> str | None:
     return None
 
 
-def _carried(address: Address) -> list[Address]:
+def carried(address: Address) -> list[Address]:
     """The address, or the IPv4 addresses that it stands for, or both."""
     if isinstance(address, IPv4Address):
         return [address]

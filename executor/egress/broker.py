@@ -9,6 +9,7 @@ believed to come from a client of ours.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import ssl
 import time
@@ -56,6 +57,7 @@ class Broker:
         open_lanes: lanes whose boxes may reach `options.hosts` after their set-up; the others
             reach nothing then.
         waits: how long anything may take.
+        account: of the loop that this one's loop is an agent of; None = it has its own.
 
     Attributes:
         secrets: of the loop; None = none.
@@ -75,6 +77,7 @@ class Broker:
         dialler: Dialler | None = None,
         open_lanes: Collection[str] = (),
         waits: Waits | None = None,
+        account: Account | None = None,
     ) -> None:
         self._options = options
         self._hosts = Policy.of(options.hosts, options.private)
@@ -84,7 +87,8 @@ class Broker:
         self._open_lanes = frozenset(open_lanes)
         self._waits = waits or Waits()
         self._journal = Journal(journal, exec_id, tenant)
-        self.account = Account(parse_size(options.total_bytes), self._spent)
+        self.account = account or Account(parse_size(options.total_bytes))
+        self.account.on_spent.append(self._spent)
         self._passages: set[Passage] = set()
         self._in_setup: set[str] = set()
         self._requests = self._denials = 0
@@ -114,6 +118,8 @@ class Broker:
         if self._passages:
             self._all_left.clear()
             await self._all_left.wait()
+        with contextlib.suppress(ValueError):  # it was closed before
+            self.account.on_spent.remove(self._spent)
         try:
             await self._journal.aclose()
         except ConfigError as error:
@@ -284,7 +290,8 @@ class Broker:
         return passage
 
     def leave(self, passage: Passage) -> None:
-        """It has ended."""
+        """It has ended; what was let through and came to nothing is in the journal, too."""
+        self.passed(passage, Reason.CLIENT)
         passage.finish()
         self._passages.discard(passage)
         if not self._passages:
@@ -305,7 +312,9 @@ class Broker:
         """One that was not, or that led nowhere."""
         if refused.is_denial:
             self._denials += 1
-        self._recent.append((time.monotonic(), passage.lane, refused))
+        # Not the error itself: its traceback holds the request, its secrets and its connections.
+        told = Refused(refused.reason, refused.host, refused.port, refused.detail)
+        self._recent.append((time.monotonic(), passage.lane, told))
         self._note(
             passage, refused.host, refused.port, scheme, not refused.is_denial, refused.reason
         )

@@ -33,11 +33,13 @@ class Waits:
         head: for the whole head of a request, or the whole hello of TLS (F11).
         keep: for the next request on a connection.
         idle: between two pieces of anything else.
+        half: the same, in a tunnel whose client has ended: it is gone, as a rule.
     """
 
     head: float = 10.0
     keep: float = 60.0
     idle: float = 600.0
+    half: float = 10.0
 
 
 class Conversation:
@@ -138,7 +140,7 @@ class Conversation:
             reason = None
         finally:
             if self._spare is not upstream:
-                upstream.stream.abort()
+                upstream.end()
             passage.owes = None if exchange.is_answered else passage.target
             if reason is not None:
                 self._broker.passed(passage, reason)
@@ -157,10 +159,14 @@ class Conversation:
             raise Refused(Reason.UPGRADE, *place)
         spare, self._spare, self._passage.spare = self._spare, None, None
         self._await(target)
-        if spare is not None and spare.place == place:
-            return spare
         if spare is not None:
-            spare.stream.abort()
+            try:
+                if spare.place == place and await spare.resume():
+                    return spare
+            except BaseException:
+                spare.end()
+                raise
+            spare.end()
         return Upstream(await self._broker.dial(self._passage, *place, target.kind), place)
 
     def _await(self, target: requests.Target) -> None:
@@ -171,11 +177,12 @@ class Conversation:
     def _keep(self, upstream: Upstream) -> None:
         """For the next request, if the connection takes one."""
         if upstream.is_ready():
+            upstream.rest()
             self._spare, self._passage.spare = upstream, (*upstream.place, Kind.PLAIN)
 
     def _drop_spare(self) -> None:
         if self._spare is not None:
-            self._spare.stream.abort()
+            self._spare.end()
         self._spare = self._passage.spare = None
 
     def _with_secrets(self, ask: Ask) -> requests.Headers:
@@ -221,13 +228,18 @@ class Conversation:
         try:
             passage.touch()
             await both(
-                asyncio.create_task(carry(client.stream, upstream, passage.sent, hello)),
+                asyncio.create_task(self._send_on(upstream, hello)),
                 asyncio.create_task(carry(upstream, client.stream, passage.received)),
             )
             await upstream.finish()
             reason = Reason.ALLOWED
         finally:
             self._broker.passed(passage, reason)
+
+    async def _send_on(self, upstream: SocketStream, hello: bytes) -> None:
+        """Carries what the client sends; from its end on, a silent server is not waited for."""
+        await carry(self._client.stream, upstream, self._passage.sent, hello)
+        self._passage.hurry(self._waits.half)
 
 
 def _may_be_sent_again(ask: Ask) -> bool:

@@ -183,7 +183,7 @@ class Dialler:
 
 def _fault(address: Address, is_private: bool) -> str | None:
     said = addresses.fault(address, is_private)
-    if said is None and not is_private and addresses.is_own(addresses.plain(address)):
+    if said is None and not is_private and any(map(addresses.is_own, addresses.carried(address))):
         return addresses.OWN
     return said
 

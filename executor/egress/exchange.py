@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 import h11
@@ -18,6 +19,9 @@ from executor.egress.streams import PIECE
 
 MAX_INTERIM = 20
 """Answers of status 1xx before the answer."""
+TURN = 16
+"""Pieces that one direction carries before others have their turn. A chunk may be of one byte:
+thousands are in one segment, and nothing that is done for them waits for anything."""
 
 
 class Upstream:
@@ -34,6 +38,35 @@ class Upstream:
         self.http = h11.Connection(h11.CLIENT, max_incomplete_event_size=requests.MAX_HEAD)
         self.is_used = False
         """It has answered a request already; servers end such connections when they like."""
+        self._more: asyncio.Task[None] | None = None
+
+    def rest(self) -> None:
+        """Nothing is asked for: what comes now answers nothing."""
+        self._more = asyncio.create_task(self._wait_for_more())
+
+    async def _wait_for_more(self) -> None:
+        with contextlib.suppress(StreamClosed):
+            await self.stream.read(1)
+
+    async def resume(self) -> bool:
+        """Ends the rest; whether nothing has come meanwhile, neither bytes nor their end.
+
+        A second answer, or a late one, would be taken for that to the next request.
+        """
+        if self._more is None:
+            return True
+        await asyncio.sleep(0)  # what has come already is seen
+        is_quiet = not self._more.done()
+        self._more.cancel()
+        await asyncio.wait([self._more])
+        self._more = None
+        return is_quiet
+
+    def end(self) -> None:
+        """Ends the connection now."""
+        if self._more is not None:
+            self._more.cancel()
+        self.stream.abort()
 
     def is_ready(self) -> bool:
         """Whether it takes another request: all was sent, all has come, and nothing more has."""
@@ -78,6 +111,7 @@ class Exchange:
         self._secrets = secrets
         self._near = ask.connection
         self._masker: Masker | None = None
+        self._pieces = 0
         self.is_answered = False
         """The client has had the head of its answer, or a part of it."""
         self.is_heard = False
@@ -90,12 +124,12 @@ class Exchange:
             Refused: the request or its answer is malformed, or the server fails.
             StreamClosed: the client is gone, or it was ended from here.
         """
-        up = asyncio.create_task(self._up())
+        up = asyncio.create_task(self._up_and_watch())
         down = asyncio.create_task(self._down())
         try:
             await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
             if not down.done():
-                await up  # may have failed
+                await up  # has failed
             await down
         finally:
             up.cancel()
@@ -110,6 +144,11 @@ class Exchange:
         return True
 
     # ─── up ───
+
+    async def _up_and_watch(self) -> None:
+        """Sends the request, then waits whether its client leaves: so nothing is kept for it."""
+        await self._up()
+        await self._client.left()
 
     async def _up(self) -> None:
         head = self._head()
@@ -145,6 +184,7 @@ class Exchange:
     async def _of_client(self) -> h11.Data | h11.EndOfMessage:
         if self._ask.is_read:
             return h11.EndOfMessage()  # it has no body
+        await self._let_others()
         while True:
             try:
                 event = self._near.next_event()
@@ -154,6 +194,11 @@ class Exchange:
             if isinstance(event, h11.Data | h11.EndOfMessage):
                 return event
             self._near.receive_data(await self._client.some())
+
+    async def _let_others(self) -> None:
+        self._pieces += 1
+        if self._pieces % TURN == 0:
+            await asyncio.sleep(0)
 
     async def _send(self, data: bytes | None) -> None:
         if not data:
@@ -194,6 +239,7 @@ class Exchange:
     async def _of_server(
         self,
     ) -> h11.InformationalResponse | h11.Response | h11.Data | h11.EndOfMessage:
+        await self._let_others()
         while True:
             try:
                 event = self._far.next_event()

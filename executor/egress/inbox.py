@@ -87,6 +87,23 @@ class Inbox:
             return data
         return await self.stream.read(PIECE)
 
+    async def left(self) -> None:
+        """Waits until the client has ended, while it has nothing to say: its answer is awaited.
+
+        As with other proxies, the end of what a client sends is its end: from here one that only
+        says that no more comes looks like one that is gone. What it sends ahead is kept, to be
+        read as its next request; beyond one piece it is left where it is, and with it the end.
+
+        Raises:
+            StreamClosed: always, sooner or later.
+        """
+        while len(self._ahead) < PIECE:
+            data = await self.stream.read(PIECE)
+            if not data:
+                raise StreamClosed("the client is gone")
+            self._ahead += data
+        await asyncio.get_running_loop().create_future()
+
     def give_back(self, data: bytes) -> None:
         """Bytes that were read and belong to what comes next."""
         self._ahead[:0] = data

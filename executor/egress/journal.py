@@ -1,8 +1,9 @@
 """Every decision of a broker as lines of the audit log: who, where, how much, and the verdict.
 
 No path, query, header or body is in them. Lines are written in batches, by a thread. What is
-the same is one line with a count, and refusals of ever new hosts are, beyond a budget, one line
-for all: a box that floods the broker fills no disk. What was allowed always has its own line.
+the same is one line with a count, and refusals of ever new hosts, and names that lead nowhere,
+are, beyond a budget, one line for all: a box that floods the broker fills no disk. Where a byte
+has gone always has its own line.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ EVENT = "egress"
 WINDOW = 1.0
 """Seconds for which lines wait for more of their kind."""
 BURST = 200
-"""Refusals of different hosts that have lines of their own, one after the other."""
+"""Refusals, or failures, of different hosts that have lines of their own, one after the other."""
 RATE = 0.2
 """How many more of them may have, per second."""
 OTHERS = "*"
@@ -86,7 +87,7 @@ class Journal:
         if self.audit is None:
             return
         key = _key(decision)
-        if key not in self._waiting and not decision.is_allowed and not self._may_have_a_line():
+        if key not in self._waiting and _is_flood(decision) and not self._may_have_a_line():
             key = _key(_without_host(decision))
         total = self._waiting.setdefault(key, _Sum())
         total.count += 1
@@ -164,6 +165,14 @@ class Journal:
         return True
 
 
+def _is_flood(decision: Decision) -> bool:
+    """Whether a box can have any number of them at no cost: nothing was sent or received.
+
+    Names below a listed `*.suffix` are allowed however many they are, and need not exist.
+    """
+    return not (decision.is_allowed and decision.up + decision.down)
+
+
 def _key(decision: Decision) -> Decision:
     """What is the same in lines that are one; a host as nobody's terminal obeys it."""
     return Decision(
@@ -179,5 +188,6 @@ def _key(decision: Decision) -> Decision:
 
 def _without_host(decision: Decision) -> Decision:
     return Decision(
-        decision.sandbox, decision.lane, OTHERS, 0, decision.scheme, False, decision.reason
+        *(decision.sandbox, decision.lane, OTHERS, 0, decision.scheme),
+        *(decision.is_allowed, decision.reason),
     )

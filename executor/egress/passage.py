@@ -30,7 +30,7 @@ class Used:
 
 @dataclass(slots=True)
 class Account:
-    """The bytes of one loop, all its connections together.
+    """The bytes of one loop and of its agents, all their connections together.
 
     Attributes:
         limit: of both directions in all.
@@ -38,7 +38,7 @@ class Account:
     """
 
     limit: int
-    on_spent: Callable[[], None]
+    on_spent: list[Callable[[], None]] = field(default_factory=list)
     up: int = 0
     down: int = 0
     is_spent: bool = False
@@ -52,7 +52,8 @@ class Account:
         """
         if self.up + self.down + up + down > self.limit:
             self.is_spent = True
-            self.on_spent()
+            for told in tuple(self.on_spent):
+                told()
             raise StreamClosed("the byte quota is used up")
         self.up += up
         self.down += down
@@ -117,6 +118,11 @@ class Passage:
     def touch(self) -> None:
         """Something has happened: it is not idle."""
         self._set_clock(asyncio.get_running_loop().time() + self._idle)
+
+    def hurry(self, seconds: float) -> None:
+        """From now on it is idle sooner."""
+        self._idle = min(self._idle, seconds)
+        self.touch()
 
     def rest(self) -> None:
         """Nothing is expected to happen: other limits hold than that of idleness."""

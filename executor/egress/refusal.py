@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from http import HTTPStatus
 
-from executor.egress.policy import Reason
+from executor.egress.policy import DEFAULT_PORTS, Reason
 from executor.errors import Code, ToolError
 from executor.text import one_line
 
@@ -36,9 +36,9 @@ _STATUS = {
 
 _SAID: Mapping[Reason, str] = {
     Reason.NO_EGRESS: "{at} can't be reached: nothing outside this sandbox can, since no egress "
-    "is allowed now; the user can allow it with --egress {host}",
+    "is allowed now; the user can allow it with --egress {rule}",
     Reason.HOST: "{at} is not on the list of hosts that this sandbox may reach; "
-    "the user can allow it with --egress {host}",
+    "the user can allow it with --egress {rule}",
     Reason.PORT: "{host} may be reached, but not at port {port} this way; "
     "the user can allow it with --egress {host}:{port} (CONNECT to port 80 never is)",
     Reason.LITERAL: "{at} is an IP address, and hosts are reached by name only; use the name",
@@ -95,6 +95,7 @@ class Refused(ToolError):
     Attributes:
         reason: from the closed set.
         host, port: what was asked for, as far as it was understood; 0 = not.
+        detail: what is particular about it.
         is_denial: it was decided here; else the other end, or the way there, failed.
     """
 
@@ -102,9 +103,12 @@ class Refused(ToolError):
         self.reason = reason
         self.host = one_line(host, MAX_SHOWN)
         self.port = port
+        self.detail = detail
         self.is_denial = reason in _DENIED
         at = (f"{self.host}:{port}" if port else self.host) or "the host"
-        told = {"host": self.host, "port": port, "at": at, "detail": one_line(detail)}
+        # A rule without a port would not do for an unusual one.
+        rule = self.host if port in (0, *DEFAULT_PORTS.values()) else at
+        told = {"host": self.host, "port": port, "at": at, "rule": rule, "detail": one_line(detail)}
         code = Code.NETWORK_DENIED if self.is_denial else Code.NETWORK_ERROR
         facts = {"reason": reason.value, "host": self.host, "port": port}
         super().__init__(code, _SAID[reason].format_map(told), facts)

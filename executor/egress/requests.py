@@ -164,6 +164,8 @@ def target_of(method: str, target: str) -> Target:
             raise Refused(Reason.TARGET, target, detail="CONNECT without a port")
         return Target(Kind.TUNNEL, host, port)
     match = _ABSOLUTE.fullmatch(target)
+    if method.upper() == "CONNECT":  # which a lenient server would take for the real one
+        raise Refused(Reason.TARGET, detail="CONNECT in lower case")
     if match is None:
         raise Refused(Reason.TARGET, detail="no URL (this is an HTTP proxy)")
     scheme, authority, path = match.groups()

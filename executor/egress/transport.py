@@ -24,6 +24,9 @@ from executor.egress.secrets import UNPACKED, Masker, NotSubstituted
 if TYPE_CHECKING:
     from executor.egress.broker import Broker
 
+MOST_READ = 16 << 10
+"""Bytes that are taken at a time. What reads HTTP goes through them without a pause: thousands of
+answers that are none yet, or chunks of a byte, keep a loop from all else."""
 _KINDS = {"https": Kind.TUNNEL, "http": Kind.PLAIN}
 _MAPPED: tuple[tuple[type[Exception], type[httpx.TransportError]], ...] = (
     (httpcore.ConnectTimeout, httpx.ConnectTimeout),
@@ -288,7 +291,7 @@ class _Counted(httpcore.AsyncNetworkStream):
         self._broker.leave(self._passage)
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        data = await self._inner.read(max_bytes, timeout)
+        data = await self._inner.read(min(max_bytes, MOST_READ), timeout)
         try:
             self._passage.received(len(data))
         except StreamClosed as error:

@@ -249,14 +249,20 @@ def secrets_of(pairs: Sequence[str] | None) -> tuple[Secret, ...]:
             faults.append("--secret: one has no @; write NAME@HOST, never a value")
     values = values_of(hosts)
     faults += [
-        f"--secret: the variable {name} is not set, or empty, where the executor runs; export it "
-        "there"
+        f"--secret: the variable {_shown(name)} is not set, or empty, where the executor runs; "
+        "export it there"
         for name in hosts
         if name not in values
     ]
     if faults:
         raise ConfigError(faults)
     return tuple(Secret(name, values[name], tuple(given)) for name, given in hosts.items())
+
+
+def _shown(name: str) -> str:
+    """A secret's variable, without the value that somebody may have written behind it."""
+    name, equals, _ = name.partition("=")
+    return f"{name} (write it without {equals} and a value)" if equals else name
 
 
 def environment_of(pairs: Sequence[str] | None) -> dict[str, str]:

@@ -57,6 +57,8 @@ def _subject(call: Call) -> str:
         "skill",
         "command",
         "pattern",
+        "url",
+        "query",
         "from",
         "language",
         "summary",

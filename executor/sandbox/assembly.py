@@ -53,7 +53,7 @@ TRIAL = "import ctypes, json, os, selectors, signal, socket, struct, subprocess,
 
 
 def assemble() -> None:
-    """Tar with `patchelf`, `rg`, PDFium and packages on stdin → tar of `/opt/executor` on stdout."""
+    """Tar with `patchelf`, `rg`, PDFium, packages on stdin → tar of `/opt/executor` on stdout."""
     tools = Path("/tmp")
     with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
         archive.extractall(tools)

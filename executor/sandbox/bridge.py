@@ -52,7 +52,7 @@ def faults(policy: Policy, facts: EngineFacts, runtime: str, lane: str) -> list[
     runtime = runtime or facts.default_runtime
     if _has_none(facts, runtime):
         found.append(
-            f'{option}: the engine starts the runtime {runtime} with {_NO_NETWORK}, so its boxes '
+            f"{option}: the engine starts the runtime {runtime} with {_NO_NETWORK}, so its boxes "
             'have no network, "bridge" or not; use "broker", or another runtime in this lane'
         )
     return found

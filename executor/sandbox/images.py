@@ -11,7 +11,7 @@ import fcntl
 import re
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -359,12 +359,23 @@ async def _build_image(engine: Engine, recipe: Recipe, progress: Progress) -> st
     return await _from_packages(engine, recipe, progress)
 
 
-async def _from_packages(engine: Engine, recipe: Recipe, progress: Progress) -> str:
+def _from_threads(progress: Progress) -> Progress:
+    """The same for other threads; what they tell after the loop's end is told to nobody."""
     loop = asyncio.get_running_loop()
+
+    def tell(step: str, done: int | None, total: int | None) -> None:
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(progress, step, done, total)
+
+    return tell
+
+
+async def _from_packages(engine: Engine, recipe: Recipe, progress: Progress) -> str:
+    tell = _from_threads(progress)
     total = 0
 
     def report(step: str) -> None:
-        loop.call_soon_threadsafe(progress, f"{recipe.name}: {step}", None, None)
+        tell(f"{recipe.name}: {step}", None, None)
 
     bootstrap = Bootstrap(recipe, report)
 
@@ -372,8 +383,7 @@ async def _from_packages(engine: Engine, recipe: Recipe, progress: Progress) -> 
         nonlocal total
         for piece in bootstrap:
             total += len(piece)
-            step = f"{recipe.name}: importing"
-            loop.call_soon_threadsafe(progress, step, total, None)
+            tell(f"{recipe.name}: importing", total, None)
             yield piece
 
     try:
@@ -386,10 +396,10 @@ async def _from_packages(engine: Engine, recipe: Recipe, progress: Progress) -> 
 async def _from_registry(engine: Engine, recipe: Recipe, progress: Progress) -> str:
     """A registry's plain image, with the packages put into it and committed."""
     reference = engine.settings.image_reference.format(release=recipe.release)
-    loop = asyncio.get_running_loop()
+    tell = _from_threads(progress)
 
     def report(step: str) -> None:
-        loop.call_soon_threadsafe(progress, f"{reference}: {step}", None, None)
+        tell(f"{reference}: {step}", None, None)
 
     progress(f"asking the registry for {reference}", None, None)
     plain = await engine.pull_image(reference, engine.settings.registry_timeout, report)

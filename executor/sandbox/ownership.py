@@ -519,9 +519,7 @@ def write_files(
         hosts=_write(directory / "hosts", HOSTS),
         git_settings=_write(directory / "gitconfig", IMAGE_SETTINGS + git_settings),
         git=_cover(directory, git),
-        certificates=(
-            None if certificates is None else _write(directory / "ca.crt", certificates)
-        ),
+        certificates=(None if certificates is None else _write(directory / "ca.crt", certificates)),
     )
     if files.git is not None:
         _give_away(files.git, outside)

@@ -15,6 +15,9 @@ _AUTOMATIC = zlib.MAX_WBITS | 32
 _GZIP = b"\x1f\x8b"
 MOST_CODINGS = 2
 """Codings within each other; no server of good will has more than one."""
+MOST_WORK = 64 << 20
+"""Bytes that all codings of one body may be unpacked to, each step counting as `_STEP` of them."""
+_STEP = 1 << 10
 
 
 class Damaged(ValueError):
@@ -33,6 +36,10 @@ class Unpacker:
 
     Raises:
         Unknown: it is none of `gzip`, `deflate` and `identity`.
+
+    Attributes:
+        work: what it has cost so far. What is packed twice can swell to gibibytes in between, and
+            come to nothing: whoever takes the pieces stops at `MOST_WORK`.
     """
 
     def __init__(self, coding: str) -> None:
@@ -41,9 +48,12 @@ class Unpacker:
         if len(names) > MOST_CODINGS or not {"gzip", "deflate"}.issuperset(names):
             raise Unknown(coding)
         self._layers = [_Layer() for _ in names]
+        self.work = 0
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """What comes out of this piece, in small pieces.
+
+        Empty ones are among them: after each it can be left alone for a while, or for good.
 
         Raises:
             Damaged: it is not packed that way.
@@ -51,10 +61,11 @@ class Unpacker:
         return self._through(self._layers, data)
 
     def _through(self, layers: list[_Layer], data: bytes) -> Iterator[bytes]:
-        if not layers:
+        if not layers or not data:
             yield data
             return
         for piece in layers[-1].feed(data):
+            self.work += _STEP + len(piece)
             yield from self._through(layers[:-1], piece)
 
     def end(self) -> None:
@@ -96,8 +107,7 @@ class _Layer:
             piece = self._unpacked(data)
             self._has_begun = True
             data = self._inner.unconsumed_tail or self._inner.unused_data
-            if piece:
-                yield piece
+            yield piece
 
     def _unpacked(self, data: bytes) -> bytes:
         try:
@@ -235,7 +245,10 @@ def _charset(data: bytes, said: str | None, media: str) -> str:
 
 def _decoded(data: bytes, charset: str, *, is_cut: bool) -> str:
     """With U+FFFD for what is damaged, but not for half a character where it is cut."""
-    return codecs.getincrementaldecoder(charset)("replace").decode(data, final=not is_cut)
+    decoder = codecs.getincrementaldecoder(charset)("replace")
+    # In pieces: one call of a codec keeps all other threads from running until it is over.
+    pieces = [decoder.decode(data[at : at + _PIECE]) for at in range(0, len(data), _PIECE)]
+    return "".join([*pieces, "" if is_cut else decoder.decode(b"", final=True)])
 
 
 def _seems_text(data: bytes) -> bool:

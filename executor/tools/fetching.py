@@ -25,6 +25,7 @@ from executor.egress import names
 from executor.egress.policy import Kind, Reason
 from executor.egress.refusal import Refused
 from executor.egress.secrets import NotSubstituted, Secrets
+from executor.egress.transport import MOST_READ
 from executor.errors import Code, ToolError
 from executor.permissions import is_host
 from executor.rules import Rule
@@ -38,6 +39,8 @@ MOST_BODY = 5 << 20
 """Bytes of a body, unpacked; of a longer one the beginning is taken."""
 MOST_PACKED = 16 << 20
 """Bytes of a body as it is sent: what unpacks to nothing ends, too."""
+_STEPS_AT_ONCE = 50
+"""Pieces of a body that are taken before others have their turn, however fast they come."""
 MOST_HEADERS = 100
 MOST_HEADER_BYTES = 16 << 10
 MOST_ADDRESS = 8000
@@ -382,10 +385,13 @@ async def _once(
         if location is None:
             await _read(response, page, progress)
         if secrets is not None:
-            page.data = secrets.mask(page.data)
-            if page.is_cut:
-                page.data, _ = secrets.mask_cut(page.data, b"")
+            page.data = await asyncio.to_thread(_masked, secrets, page)
         return page, location
+
+
+def _masked(secrets: Secrets, page: Page) -> bytes:
+    data = secrets.mask(page.data)
+    return secrets.mask_cut(data, b"")[0] if page.is_cut else data
 
 
 def _secrets(context: Context) -> Secrets | None:
@@ -469,16 +475,20 @@ async def _read(response: httpx.Response, page: Page, progress: _Progress) -> No
         unpacker = bodies.Unpacker(coding)
     except bodies.Unknown:
         page.packed, unpacker = one_line(coding, 40), bodies.Unpacker("")
-    data, packed = bytearray(), 0
+    data, packed, steps = bytearray(), 0, 0
     async for piece in _pieces(response):
         packed += len(piece)
+        progress.said = f"it went on sending after {packed} bytes"
         for part in unpacker.feed(piece):
             data += part
-            if len(data) > MOST_BODY:
+            page.is_cut = len(data) > MOST_BODY or unpacker.work > bodies.MOST_WORK
+            if page.is_cut:
                 break
-        progress.said = f"it went on sending after {packed} bytes"
-        if len(data) > MOST_BODY or packed > MOST_PACKED:
-            page.is_cut = True
+            steps += 1
+            if steps % _STEPS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        page.is_cut = page.is_cut or packed > MOST_PACKED
+        if page.is_cut:
             break
     else:
         unpacker.end()
@@ -603,9 +613,10 @@ class _Connection(httpcore.AsyncNetworkStream):
         self._left = b""
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        data = self._left or await self._stream.read(max_bytes)
-        self._left = data[max_bytes:]
-        return data[:max_bytes]
+        most = min(max_bytes, MOST_READ)
+        data = self._left or await self._stream.read(most)
+        self._left = data[most:]
+        return data[:most]
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
         await self._stream.write(buffer)

@@ -6,6 +6,7 @@ here, and HTML is taken apart in the box alone.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Sequence
@@ -265,7 +266,8 @@ class Shown:
 async def _read(context: Context, page: Page) -> Shown:
     """The reply, read."""
     notes: list[str] = []
-    content = bodies.content_of(page.data, page.headers.get("content-type", ""), is_cut=page.is_cut)
+    said = page.headers.get("content-type", "")
+    content = await asyncio.to_thread(bodies.content_of, page.data, said, is_cut=page.is_cut)
     if page.is_cut:
         notes.append(f"only the first {len(page.data)} bytes were taken")
     if not page.data:

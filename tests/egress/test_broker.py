@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from executor.egress import Waits
+from executor.bytestream import StreamClosed
+from executor.egress import Broker, Waits
 from executor.egress.inbox import LINGER
 from executor.egress.secrets import Secrets
 from executor.errors import ConfigError
-from executor.model import Secret
+from executor.model import EgressOptions, Secret
 from tests.egress.proxying import (
     BOX,
     NAME,
@@ -111,7 +112,12 @@ def test_a_refusal_of_connect_says_why_in_its_first_line(tmp_path: Path) -> None
             await client.send(connect("evil.example"))
             first = (await client.head()).split(b"\r\n")[0]
             assert b"evil.example:443 is not on the list" in first
-            assert b"--egress evil.example" in first
+            assert first.endswith(b"--egress evil.example")
+            client = await made.open()
+            await client.send(connect("evil.example", 8443))
+            first = (await client.head()).split(b"\r\n")[0]
+            # Without the port the rule would not be enough.
+            assert first.endswith(b"--egress evil.example:8443")
 
     run(scenario())
 
@@ -839,6 +845,37 @@ def test_bytes_are_counted_over_all_and_end_everything_when_used_up(tmp_path: Pa
 
 
 @pytest.mark.statement("F11")
+def test_what_an_agent_uses_is_gone_for_its_loop(tmp_path: Path) -> None:
+    """Two brokers with one account: what one spends ends what goes on in the other."""
+
+    async def scenario() -> None:
+        async with serving(echo) as other:
+            hosts = (f"{NAME}:{other.port}",)
+            async with (
+                proxy(tmp_path / "a", *hosts, total_bytes="1m") as made,
+                Broker(
+                    EgressOptions(hosts),
+                    exec_id="below",
+                    tenant="t",
+                    journal=None,
+                    account=made.broker.account,
+                ) as below,
+            ):
+                idle = await tunnel(made, other)
+                await idle.send(client_hello(NAME))
+                assert await idle.reader.read(1)
+                passage = below.enter("net", "a-box")
+                with pytest.raises(StreamClosed):
+                    passage.sent(1 << 20)
+                below.leave(passage)
+                await idle.rest()
+                await idle.served
+            assert made.broker.account.on_spent == []
+
+    run(scenario())
+
+
+@pytest.mark.statement("F11")
 def test_a_client_that_does_not_read_stops_its_server(tmp_path: Path) -> None:
     """Nobody in between keeps an endless body."""
     stopped = asyncio.Event()
@@ -879,7 +916,7 @@ def test_an_answer_that_does_not_come_is_a_gateway_s_timeout(tmp_path: Path) -> 
 
     async def scenario() -> None:
         async with serving(silent) as server:
-            waits = Waits(idle=0.3)
+            waits = Waits(idle=1.0)
             async with proxy(tmp_path, f"{NAME}:{server.port}", waits=waits) as made:
                 status, said = await (await made.open()).refusal(get(server))
                 assert (status, said["reason"]) == (504, "upstream_timeout")

@@ -8,9 +8,10 @@ import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from ipaddress import ip_address
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from executor.egress import Dialler, Patience, Reason, Refused
@@ -47,6 +48,7 @@ def dialler(
 
 
 @pytest.mark.statement("F3")
+@settings(deadline=None)
 @given(st.permutations([*PUBLIC, *PRIVATE]))
 def test_of_a_mixed_answer_only_public_addresses_are_dialled(order: list[str]) -> None:
     """In their order, until one answers."""
@@ -63,6 +65,7 @@ def test_of_a_mixed_answer_only_public_addresses_are_dialled(order: list[str]) -
     run(scenario())
 
 
+@settings(deadline=None)
 @given(st.lists(st.ip_addresses(), min_size=1, max_size=12, unique=True))
 def test_no_address_is_dialled_that_is_refused(answer: list[Address]) -> None:
     """Whatever a name server says."""
@@ -132,7 +135,9 @@ def test_an_address_of_this_host_is_refused_though_it_looks_public() -> None:
         own = _own_address()
         if own is None:
             pytest.skip("this machine has no address but its loopback")
-        for text in (own, f"::ffff:{own}"):
+        number = int(ip_address(own))
+        wrapped = (f"2002:{number >> 16:x}:{number & 0xFFFF:x}::1", f"64:ff9b::{own}")
+        for text in (own, f"::ffff:{own}", *wrapped):
             made, _ = dialler(text)
             network = Network()
             with pytest.raises(Refused) as caught:
@@ -224,6 +229,26 @@ def test_a_name_server_that_hangs_keeps_nobody_else() -> None:
             with pytest.raises(Refused) as caught:
                 await slow
             assert caught.value.reason is Reason.RESOLVER_SLOW
+
+    run(scenario())
+
+
+def test_names_that_hang_in_one_loop_keep_no_other_from_its_own() -> None:
+    """Sixty-four of them, and another loop's dialler beside them, on the same event loop."""
+
+    async def scenario() -> None:
+        made, names = dialler(PUBLIC[0], Patience(resolve=0.5))
+        other, _ = dialler(PUBLIC[1])
+        with hanging(names, "slow.example"):
+            asked = [asyncio.create_task(made.check("slow.example", 443)) for _ in range(64)]
+            while not names.asked:
+                await asyncio.sleep(0)
+            assert [str(one) for one in await other.check(HOST, 443)] == [PUBLIC[1]]
+            assert not any(one.done() for one in asked)
+            found = await asyncio.gather(*asked, return_exceptions=True)
+            assert {one.reason for one in found if isinstance(one, Refused)} == {
+                Reason.RESOLVER_SLOW
+            }
 
     run(scenario())
 

@@ -7,7 +7,7 @@ import socket
 from ipaddress import IPv4Address, ip_address
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from executor.egress import addresses, names
@@ -70,6 +70,7 @@ def test_what_is_no_name_is_not_made_one(text: str) -> None:
         names.canonical(text)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40) | st.from_regex(r"[a-zA-Z0-9.:\[\]x_-]{1,30}", fullmatch=True))
 def test_whatever_is_a_name_is_plain_and_no_address(text: str) -> None:
     """Of any text: what comes out is letters, digits, hyphens and dots, and not a number."""
@@ -159,6 +160,7 @@ def test_what_an_operator_says_is_private_is_still_no_metadata_service() -> None
         assert addresses.fault(ip_address(text), is_private=True)
 
 
+@settings(deadline=None)
 @given(st.ip_addresses(v=4))
 def test_an_address_within_another_is_judged_as_itself(address: IPv4Address) -> None:
     """However IPv6 carries an IPv4 address, it is not allowed where that one is not."""

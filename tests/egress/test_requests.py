@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import h11
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from executor.egress import names
@@ -98,6 +98,7 @@ def test_targets_that_are_taken(method: str, target: str, found: tuple[str, str,
         ("CONNECT", "::1:443", Reason.LITERAL),
         ("CONNECT", "*", Reason.TARGET),
         ("GET", "/a", Reason.TARGET),
+        ("connect", "http://files.example/", Reason.TARGET),
         ("GET", "*", Reason.TARGET),
         ("GET", "files.example/a", Reason.TARGET),
         ("GET", "https://files.example/", Reason.TARGET),
@@ -139,6 +140,7 @@ _PIECES = st.sampled_from(
 
 
 @pytest.mark.statement("F5")
+@settings(deadline=None)
 @given(
     st.sampled_from(["GET", "CONNECT", "OPTIONS"]),
     st.text(max_size=30) | st.lists(_PIECES, max_size=8).map("".join),
@@ -298,6 +300,7 @@ def test_fields_behind_a_body_change_nothing_of_its_head() -> None:
     assert trailers(given) == [(b"Sum", b"1")]
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300), st.integers(0, 3))
 def test_any_bytes_are_a_request_or_refused(data: bytes, begin: int) -> None:
     """Nothing but `Refused` comes of noise."""

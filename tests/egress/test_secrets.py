@@ -11,6 +11,7 @@ import pickle
 import ssl
 import urllib.parse
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -411,7 +412,7 @@ def test_the_host_s_own_tools_send_and_mask_it_over_tls(
         async with serving(saying(echo(VALUE.encode()), seen), tls) as server:
             secrets = secrets_for(f"https://{NAME}:{server.port}")
             sent = {"Authorization": f"Bearer {secrets.placeholders['TOKEN']}"}
-            options = {"ca_file": made_for, "secrets": secrets}
+            options: dict[str, Any] = {"ca_file": made_for, "secrets": secrets}
             async with proxy(tmp_path, f"{NAME}:{server.port}", **options) as made:
                 async with httpx.AsyncClient(transport=made.broker.transport()) as client:
                     answer = await client.get(f"https://{NAME}:{server.port}/", headers=sent)

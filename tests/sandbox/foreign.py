@@ -159,10 +159,12 @@ def image_archive(
     layer: bytes, reference: str, config: Mapping[str, Any], architecture: str | None = None
 ) -> bytes:
     """What `docker load` reads: a manifest, a configuration, one layer."""
+    # The same image under two names would be one, which two tests at a time take from each other.
+    labels = {**(config.get("Labels") or {}), tiny.LABEL: reference}
     about = {
         "architecture": architecture or _NAMES.get(platform.machine(), platform.machine()),
         "os": "linux",
-        "config": {**config, "Labels": {**(config.get("Labels") or {}), tiny.LABEL: "foreign"}},
+        "config": {**config, "Labels": labels},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
         "history": [{"created_by": "tests"}],
     }

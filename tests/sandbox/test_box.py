@@ -306,13 +306,13 @@ def test_closing_leaves_nothing(tmp_path: Path) -> None:
     state = tmp_path / "state"
 
     async def run() -> str:
-        spec = LoopSpec(worktree=root, exec_id="closing")
+        spec = LoopSpec(worktree=root, exec_id="closing-box")
         async with open_docker_box(spec, state) as sandbox:
             await sandbox.request("stat", {"path": "."}, timeout=10)
             return sandbox.id
 
     asyncio.run(run())
-    assert names_of("closing") == []
+    assert names_of("closing-box") == []
     assert list(state.glob("controllers/*")) == []
 
 
@@ -357,14 +357,14 @@ def test_cancelling_again_and_again_leaves_no_open_box(tmp_path: Path) -> None:
         opened = asyncio.Event()
 
         async def use() -> None:
-            async with open_docker_box(LoopSpec(worktree=root, exec_id="again"), state):
+            async with open_docker_box(LoopSpec(worktree=root, exec_id="again-box"), state):
                 opened.set()
                 await asyncio.Event().wait()
 
         task = asyncio.ensure_future(use())
         await asyncio.wait_for(opened.wait(), 60)
         await cancelled_to_the_end(task)
-        assert names_of("again") == []
+        assert names_of("again-box") == []
 
     asyncio.run(scene())
     assert list(state.glob("controllers/*")) == []
@@ -372,6 +372,7 @@ def test_cancelling_again_and_again_leaves_no_open_box(tmp_path: Path) -> None:
 
 def test_cancelling_again_and_again_leaves_no_container_in_the_making() -> None:
     """A container that is being made is waited for and removed, however often it is cancelled."""
+    name = f"making-{os.getpid()}"
     making = asyncio.Event()
 
     class Told(Engine):
@@ -387,8 +388,8 @@ def test_cancelling_again_and_again_leaves_no_container_in_the_making() -> None:
 
     async def make(engine: Engine) -> None:
         image = await images.ensure_image(engine, "base", silent)
-        request = {"Image": image, "Cmd": ["true"], "Labels": {LABEL_LOOP: "making"}}
-        await engine.create("executor-test-making", request)
+        request = {"Image": image, "Cmd": ["true"], "Labels": {LABEL_LOOP: name}}
+        await engine.create(f"executor-test-{name}", request)
 
     async def scene() -> None:
         engine = await Told.connect(Settings.load())
@@ -398,13 +399,13 @@ def test_cancelling_again_and_again_leaves_no_container_in_the_making() -> None:
         await engine.close()
         # What was still asked of the engine has been answered then.
         await asyncio.to_thread(engine._pool.shutdown)
-        assert names_of("making") == []
+        assert names_of(name) == []
 
     try:
         asyncio.run(scene())
     finally:
-        for name in names_of("making"):
-            subprocess.run(["docker", "rm", "-f", name], check=True, timeout=30)
+        for id in names_of(name):
+            subprocess.run(["docker", "rm", "-f", id], check=True, timeout=30)
 
 
 def test_a_killed_controller_ends_its_box(tmp_path: Path) -> None:
@@ -456,13 +457,22 @@ def test_what_can_not_be_opened_is_refused_with_the_reason(
     root = make_worktree(tmp_path / "worktree")
 
     async def run() -> None:
-        spec = LoopSpec(**{"worktree": root, "exec_id": "refused", **change})
+        spec = LoopSpec(**{"worktree": root, "exec_id": "refused-box", **change})
         async with open_docker_box(spec, tmp_path / "state"):
             pass
 
     with pytest.raises(error, match=text):
         asyncio.run(run())
-    assert names_of("refused") == []
+    assert names_of("refused-box") == []
+
+
+def test_python_environments_are_made_in_a_box(container: Box) -> None:
+    """Though the root is read-only; pip outside of one says what to do."""
+    show = "/tmp/v/bin/python -c 'import sys; print(sys.prefix)'"
+    made = container.run(f"python3 -m venv --without-pip /tmp/v && {show}; rm -r /tmp/v", 120)
+    assert made.out == b"/tmp/v\n", made.err
+    refused = container.run("pip install nothing", 120)
+    assert refused.code == 1 and b"python3 -m venv" in refused.err
 
 
 def test_files_made_inside_belong_to_the_worktrees_owner(container: Box) -> None:

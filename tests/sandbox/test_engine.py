@@ -34,7 +34,8 @@ from executor.settings import Settings
 from tests.sandbox import engines
 
 SOCKET = (Settings.load().docker_host or engine_module.DEFAULT_SOCKET).removeprefix("unix://")
-LABEL = "executor.test-engine"
+LABEL = f"executor.test-engine-{uuid.uuid4().hex[:12]}"
+"""Of this run alone: others use the engine, too."""
 SECONDS = 60.0
 
 # ─── what an engine says of itself ──────────────────────────────────────────────────

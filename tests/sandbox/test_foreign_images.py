@@ -303,7 +303,7 @@ def test_what_is_refused_is_refused_with_the_reason(tmp_path: Path) -> None:
 
     asyncio.run(scene())
     assert list(root.iterdir()) == []
-    assert engine_volumes() == before
+    assert engine_volumes() <= before
 
 
 def engine_volumes() -> set[str]:

@@ -19,6 +19,7 @@ import pytest
 from executor.catalog import load
 from executor.egress import Broker, Dialler
 from executor.git import private
+from executor.lane import SetUp
 from executor.model import EgressOptions, GitOptions, Limits, LoopSpec
 from executor.sandbox.box import Host, Sandbox, open_box
 from executor.sandbox.engine import Engine
@@ -234,6 +235,10 @@ async def _set_ups(inside: Inside, spec: LoopSpec) -> None:
     assert "\x1b" not in said
     with pytest.raises(SetupFailed, match="killed by signal"):
         await set_up(inside.sandbox, replace(spec, setup="kill -9 $$"), told.append)
+    with pytest.raises(SetupFailed, match="exit code 1") as raised:
+        failing = replace(spec, setup=f"{_FETCH} http://missing.example/ 2>/dev/null")
+        await SetUp(failing, inside.broker, told.append, "net").run(inside.sandbox)
+    assert "the broker refused: missing.example:80 is not on the list" in str(raised.value)
     await set_up(inside.sandbox, replace(spec, setup=None), told.append)
 
 

@@ -9,6 +9,7 @@ import asyncio
 import json
 import math
 import os
+import socket
 import tracemalloc
 from collections.abc import Callable, Sequence
 from itertools import islice, pairwise
@@ -20,8 +21,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executor.agent import frame
-from executor.agent.frame import HEADER, MAX_PAYLOAD, FrameError, Parser, encode, encode_json
+from executor.agent.frame import (
+    FROM_BOX,
+    HEADER,
+    MAX_PAYLOAD,
+    WINDOW,
+    FrameError,
+    Parser,
+    encode,
+    encode_json,
+)
 from executor.agent.service import Service
+from executor.bytestream import ByteStream, StreamClosed
 from executor.errors import Code, SandboxError, ToolError
 from executor.sandbox.attach import Demultiplexer
 from executor.sandbox.connection import Answer, Connection
@@ -52,6 +63,8 @@ RAW_JSON = (
     *(b"\xff\xfe{}", b"\xef\xbb\xbf{}", b'{"ok":{"\\ud800":"\\udfff"}}', b"", b"null"),
     b'{"ok":{' + b",".join(b'"%d":0' % number for number in range(1000)) + b"}}",
 )
+CARRYING = frame.CARRIED | {frame.OPEN, frame.DIAL}
+GRANTS = (1, 7, 1 << 16, WINDOW, 1, 7, 0, -1, True, WINDOW + 1, 1 << 63, 1.5, None, "1")
 LENGTHS = (0, 1, MAX_PAYLOAD, MAX_PAYLOAD + 1, 1 << 31, 0xFFFFFFFF)
 
 
@@ -102,10 +115,26 @@ class Chaos:
         if shape == 0:
             return self.raw(30)
         kind = self.among(kinds) if shape > 1 else self.number(256)
+        if shape > 5 and kind in CARRYING:
+            return self._carried(kind, 1 << 16 if kinds is TO_HOST else 40)
         channel = self.number(7) if shape != 2 else 0xFFFFFFFF - self.number(2)
         if shape == 3:
             return HEADER.pack(kind, channel, self.among(LENGTHS)) + self.raw(20)
         return encode(kind, channel, self.payload())
+
+    def _carried(self, kind: int, most: int) -> bytes:
+        """A frame of a connection that may be open, nearly as it has to be."""
+        channel = FROM_BOX + self.number(3) if self.number(4) else 1 + self.number(4)
+        payload = b""
+        if kind == frame.GRANT:
+            payload = as_json({"bytes": self.among(GRANTS)})
+        elif kind == frame.DIAL:
+            payload = as_json({"port": self.among(MADE_UP)})
+        elif kind == frame.ABORT:
+            payload = as_json({"reason": self.among(MADE_UP) if self.number(2) else "x"})
+        elif kind == frame.PUSH:
+            payload = self.raw(40) if self.number(3) else bytes(most)
+        return encode(kind, channel, payload)
 
     def cut(self, data: bytes) -> list[bytes]:
         """The data in pieces."""
@@ -147,9 +176,19 @@ def in_loop(scene: Callable[[], Any]) -> Any:
     return outcome
 
 
+async def echo(stream: ByteStream) -> None:
+    """Serves a connection: sends back what it gets."""
+    while data := await stream.read():
+        await stream.write(data)
+
+
 def connect(writer: Any = None) -> Connection:
-    """A connection whose agent is up."""
-    connection = Connection(None, lambda error: connection.fail_waiting(error))  # noqa: PLW0108 (it is not there yet)
+    """A connection whose agent is up, and whose box has a proxy."""
+    connection = Connection(
+        None,
+        lambda error: connection.fail_waiting(error),  # noqa: PLW0108 (it is not there yet)
+        accept=echo,
+    )
     connection.connected(writer or Deaf())
     connection.received(encode_json(frame.READY, 0, {"hash": ""}))
     return connection
@@ -173,10 +212,17 @@ def test_made_up_frames_end_in_answers_or_typed_errors(data: bytes) -> None:
             for op, given in asked
         ]
         other = asyncio.ensure_future(beside.request("move", {}))
+        dials = [asyncio.ensure_future(dialled(connection)) for _ in asked[:2]]
         await asyncio.sleep(0)
         for piece in sent:
             connection.received(piece)
+            await asyncio.sleep(0)
+            held = connection.channels._open.values()
+            assert all(len(one._buffer) <= WINDOW for one in held)
         connection.closed("the end")
+        await connection.channels.finish()
+        for ended in await asyncio.gather(*dials, return_exceptions=True):
+            assert isinstance(ended, ToolError | SandboxError | StreamClosed | None), repr(ended)
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
             assert isinstance(outcome, Answer | ToolError | SandboxError), repr(outcome)
             assert_plain(outcome)
@@ -186,6 +232,14 @@ def test_made_up_frames_end_in_answers_or_typed_errors(data: bytes) -> None:
         beside.close()
 
     in_loop(scene)
+
+
+async def dialled(connection: Connection) -> None:
+    """Connects to a port of the box and speaks with whoever answers, to the end."""
+    stream = await connection.channels.dial(80)
+    await stream.write(b"hello")
+    while await stream.read():
+        pass
 
 
 def assert_plain(outcome: Any) -> None:
@@ -418,6 +472,14 @@ def calls(chaos: Chaos) -> bytes:
     return encode_json(frame.CALL, chaos.number(3), {"op": chaos.among(CALLS), **given})
 
 
+def connected(service: Service, client: socket.socket) -> None:
+    """The agent carries a connection of a client, which has sent something."""
+    service._carry().listen(0)
+    client.connect(service.proxy.listeners[0].getsockname())
+    client.send(b"hello")
+    service.proxy._accept(service.proxy.listeners[0])
+
+
 @cases(800)
 @given(CHAOS)
 def test_the_agent_serves_or_ends_with_a_reason(made: bytes) -> None:
@@ -428,18 +490,29 @@ def test_the_agent_serves_or_ends_with_a_reason(made: bytes) -> None:
     source, near = os.pipe()
     far, sink = os.pipe()
     service = Mortal(source, sink)
+    client = socket.socket()
     try:
         if is_greeted:
             service._on_hello(HELLO)
+            if chaos.number(2):
+                connected(service, client)
         os.write(near, data or b"\0")
         service._on_input(0)
         for _ in range(20):
             service._advance_tasks()
+            for descriptor, events in service._ready(0):
+                if descriptor in service.reactions:
+                    service.reactions[descriptor](events)
     except Ended as ended:
         assert str(ended)
         told = Parser(frame.TO_HOST).feed(os.read(far, 1 << 20) if data else b"")
         assert not told or told[-1][0] in frame.TO_HOST
     finally:
+        client.close()
+        if service.proxy is not None:
+            ends = [*service.proxy.listeners, *(c.socket for c in service.proxy.carried.values())]
+            for end in filter(None, ends):
+                end.close()
         service.poll.close()
         for descriptor in (source, near, far, sink):
             os.close(descriptor)
