@@ -53,7 +53,6 @@ from executor.tools.agents import MAX_DEPTH
 
 if TYPE_CHECKING:
     from executor.egress.broker import Broker
-    from executor.egress.passage import Account
     from executor.git.history import History, Surroundings
     from executor.git.records import Entry
     from executor.messages import Model
@@ -246,9 +245,9 @@ class Controller:
         spec: LoopSpec,
         ground: Ground | None = None,
         running: list[Agent] | None = None,
-        account: Account | None = None,
+        above: Broker | None = None,
     ) -> AsyncIterator[Loop]:
-        """A loop; of an agent, if a ground is given, and what it shares with those above it."""
+        """A loop; of an agent, if a ground is given, and the broker of the loop above it."""
         if self._opener is None:
             raise RuntimeError("open the controller first: async with Controller() as controller")
         self._check(spec)
@@ -260,7 +259,7 @@ class Controller:
             spec = spec.with_exec_id(exec_id)
             async with (
                 self._joined(spec, ground) as member,
-                self._boxes(spec, ground, account) as boxes,
+                self._boxes(spec, ground, above) as boxes,
             ):
                 spec = boxes.spec
                 running = [] if running is None else running
@@ -290,13 +289,13 @@ class Controller:
 
     @contextlib.asynccontextmanager
     async def _boxes(
-        self, spec: LoopSpec, ground: Ground | None, account: Account | None
+        self, spec: LoopSpec, ground: Ground | None, above: Broker | None
     ) -> AsyncIterator[_Boxes]:
         """Opens the loop's boxes, over what lasts from the first of them to the last."""
         assert self._opener is not None, "the controller is open"
         if self._host is None:
             source = functools.partial(open_own, Path(spec.worktree).resolve())
-            async with self._outfitted(spec, None, account) as outfit:
+            async with self._outfitted(spec, None, above) as outfit:
                 yield _Boxes(spec, outfit, source)
             return
         from executor.git.history import History
@@ -324,19 +323,19 @@ class Controller:
                 )
             source = functools.partial(worktree_of, host, spec)
             # What is carried ends after the last box, and before what it is written to.
-            outfit = await stack.enter_async_context(self._outfitted(spec, host, account))
+            outfit = await stack.enter_async_context(self._outfitted(spec, host, above))
             yield _Boxes(spec, outfit, source, results, history)
 
     @contextlib.asynccontextmanager
     async def _outfitted(
-        self, spec: LoopSpec, host: Host | None, account: Account | None = None
+        self, spec: LoopSpec, host: Host | None, above: Broker | None = None
     ) -> AsyncIterator[Outfit]:
         """What opens a loop's boxes, with the loop's broker, if it may reach anything.
 
         Args:
             spec: of the loop.
             host: has what all of its boxes have; None = they are the opener's own matter.
-            account: what an agent's loop shares with those above it.
+            above: of the loop that this one is an agent of.
         """
         terms = terms_of(spec, self.catalog)
         if host is not None:
@@ -357,7 +356,7 @@ class Controller:
                     journal=AuditLog(self.settings.state_directory),
                     secrets=values,
                     open_lanes=[one.lane for one in terms.values() if one.network == "broker"],
-                    account=account,
+                    above=above,
                 )
                 await stack.enter_async_context(broker)
 
@@ -426,9 +425,7 @@ class Controller:
                 known=toolsets.names(self.catalog, self._company.tools),
                 model=self._model,
                 ground=functools.partial(self._ground, spec, source),
-                open=functools.partial(
-                    self._loop, running=running, account=broker.account if broker else None
-                ),
+                open=functools.partial(self._loop, running=running, above=broker),
                 running=running,
             )
         )

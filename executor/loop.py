@@ -293,8 +293,8 @@ class Loop:
     def change_egress(self, hosts: Iterable[str]) -> None:
         """Let the loop reach these hosts from now on, instead of those before.
 
-        Connections to what is not among them are ended. Agents keep the list that the loop was
-        opened with, as secrets keep their hosts and the set-up its own list.
+        Connections to what is not among them are ended. It holds for the loop's agents, too; the
+        set-up keeps its own list, as secrets keep their hosts.
 
         Args:
             hosts: as `EgressOptions.hosts` has them; none = nothing can be reached.

@@ -671,7 +671,7 @@ def test_only_agents_with_a_copy_are_set_up(opened: Open) -> None:
 
 
 def test_agents_use_the_bytes_of_their_loop(opened: Open) -> None:
-    """Each has a broker, and all of them one account: more agents don't reach for more."""
+    """Each has a broker, and all one account and one list: more agents don't reach for more."""
     seen = []
     work = opened(DONE, egress=EgressOptions(("files.example.org",)))
     parent: Any = work.loop._surroundings
@@ -682,13 +682,15 @@ def test_agents_use_the_bytes_of_their_loop(opened: Open) -> None:
             spec = replace(work.loop.spec, worktree=place.worktree, exec_id="below", depth=1)
             async with parent.agents._parent.open(spec, place) as child:
                 below = child._surroundings
-                deeper = below.agents._parent.open.keywords["account"]
-                seen.extend([below.egress, below.egress.account, deeper])
+                deeper = below.agents._parent.open.keywords["above"]
+                work.loop.change_egress(["other.example.org"])
+                seen.extend([below.egress, deeper, below.egress.account, below.egress.hosts])
 
     work.thread.run(look())
-    broker, account, deeper = seen
-    assert broker is not parent.egress
-    assert account is deeper is parent.egress.account
+    broker, deeper, account, hosts = seen
+    assert broker is deeper is not parent.egress
+    assert account is parent.egress.account
+    assert hosts is parent.egress.hosts
 
 
 def test_readers_are_refused_writes(opened: Open) -> None:

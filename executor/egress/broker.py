@@ -57,7 +57,8 @@ class Broker:
         open_lanes: lanes whose boxes may reach `options.hosts` after their set-up; the others
             reach nothing then.
         waits: how long anything may take.
-        account: of the loop that this one's loop is an agent of; None = it has its own.
+        above: broker of the loop that this one's loop is an agent of: what that may reach, and
+            has left to send and receive, is what this one may and has; None = there is none.
 
     Attributes:
         secrets: of the loop; None = none.
@@ -77,18 +78,22 @@ class Broker:
         dialler: Dialler | None = None,
         open_lanes: Collection[str] = (),
         waits: Waits | None = None,
-        account: Account | None = None,
+        above: Broker | None = None,
     ) -> None:
         self._options = options
-        self._hosts = Policy.of(options.hosts, options.private)
+        self._hosts = above.hosts if above else Policy.of(options.hosts, options.private)
         self._setup = Policy.of(options.setup_hosts, options.private)
         self.secrets = secrets or None
         self._dialler = dialler or Dialler()
         self._open_lanes = frozenset(open_lanes)
         self._waits = waits or Waits()
         self._journal = Journal(journal, exec_id, tenant)
-        self.account = account or Account(parse_size(options.total_bytes))
+        self.account: Account = above.account if above else Account(parse_size(options.total_bytes))
         self.account.on_spent.append(self._spent)
+        self._above = above
+        self._below: list[Broker] = []
+        if above:
+            above._below.append(self)
         self._passages: set[Passage] = set()
         self._in_setup: set[str] = set()
         self._requests = self._denials = 0
@@ -120,6 +125,8 @@ class Broker:
             await self._all_left.wait()
         with contextlib.suppress(ValueError):  # it was closed before
             self.account.on_spent.remove(self._spent)
+            if self._above:
+                self._above._below.remove(self)
         try:
             await self._journal.aclose()
         except ConfigError as error:
@@ -186,11 +193,18 @@ class Broker:
     def change(self, hosts: Iterable[str]) -> None:
         """Other hosts than before; connections to those that are not among them are ended.
 
+        The same holds for those below, of agents.
+
         Raises:
             ConfigError: with every fault of them; nothing was changed.
         """
-        self._hosts = Policy.of(hosts, self._options.private)
+        self._follow(Policy.of(hosts, self._options.private))
+
+    def _follow(self, hosts: Policy) -> None:
+        self._hosts = hosts
         self._end_disallowed()
+        for below in self._below:
+            below._follow(hosts)
 
     def _end_disallowed(self) -> None:
         for one in list(self._passages):

@@ -15,6 +15,7 @@ import pytest
 from executor.bytestream import StreamClosed
 from executor.egress import Broker, Waits
 from executor.egress.inbox import LINGER
+from executor.egress.policy import Kind
 from executor.egress.secrets import Secrets
 from executor.errors import ConfigError
 from executor.model import EgressOptions, Secret
@@ -846,7 +847,7 @@ def test_bytes_are_counted_over_all_and_end_everything_when_used_up(tmp_path: Pa
 
 @pytest.mark.statement("F11")
 def test_what_an_agent_uses_is_gone_for_its_loop(tmp_path: Path) -> None:
-    """Two brokers with one account: what one spends ends what goes on in the other."""
+    """What one broker spends ends what goes on in the other; and what one may reach, both may."""
 
     async def scenario() -> None:
         async with serving(echo) as other:
@@ -858,9 +859,13 @@ def test_what_an_agent_uses_is_gone_for_its_loop(tmp_path: Path) -> None:
                     exec_id="below",
                     tenant="t",
                     journal=None,
-                    account=made.broker.account,
+                    above=made.broker,
                 ) as below,
             ):
+                made.broker.change(["other.example"])
+                assert not below.policy(None).judge(NAME, other.port, Kind.TUNNEL).is_allowed
+                made.broker.change(hosts)
+                assert below.policy(None).judge(NAME, other.port, Kind.TUNNEL).is_allowed
                 idle = await tunnel(made, other)
                 await idle.send(client_hello(NAME))
                 assert await idle.reader.read(1)
