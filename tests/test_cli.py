@@ -688,7 +688,7 @@ def test_catalog_check_says_all_that_is_wrong(program: Program, tmp_path: Path) 
     code, _, err = program.run("catalog", "check", "--config", str(file))
     assert code == 2 and f"{file}: permissions.deny: 'raed_file(x)' is not a rule" in err
     file.write_text("[lanes.heavy]\nimage = 'heavy'\n[loop]\negress = ['*.example.org']\n")
-    code, out, err = program.run("catalog", "check", "--config", str(file))
+    code, out, err = program.run("catalog", "check", str(file))
     assert (code, out, err) == (0, f"{file}: no faults\n", "")
 
 

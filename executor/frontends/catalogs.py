@@ -27,12 +27,17 @@ app = typer.Typer(
 )
 
 
+File = Annotated[
+    Path | None, typer.Argument(help="The configuration, as --config.", show_default=False)
+]
+
+
 @app.command()
-def check(config: Config = None) -> None:
+def check(named: File = None, config: Config = None) -> None:
     """Say everything that is wrong with a configuration. Exit code 0: nothing; 2: something."""
 
     async def work() -> int:
-        file, _ = _loaded(config)
+        file, _ = _loaded(named or config)
         show(f"{visible(str(file)) if file is not None else 'the packaged catalog'}: no faults")
         return OK
 
@@ -41,13 +46,14 @@ def check(config: Config = None) -> None:
 
 @app.command("show")
 def show_command(
+    named: File = None,
     config: Config = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Show what holds: tools, lanes, defaults, and which values your file has changed."""
 
     async def work() -> int:
-        file, catalog = _loaded(config)
+        file, catalog = _loaded(named or config)
         changes = [] if file is None else list(_changes(file))
         if as_json:
             write_json(_as_data(file, catalog, changes))
