@@ -7,6 +7,7 @@ import contextlib
 import functools
 import http.server
 import os
+import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -43,10 +44,14 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def served(directory: Path) -> Iterator[int]:
-    """A server of files at the host's loopback; its port."""
+def served(directory: Path, key: Path | None = None) -> Iterator[int]:
+    """A server of files at the host's loopback, by TLS if it gets a key; its port."""
     handler = functools.partial(Quiet, directory=os.fspath(directory))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        if key is not None:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(key.with_suffix(".pem"), key)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:
@@ -97,27 +102,28 @@ def around(broker: Broker | None, lane: str = "net") -> Surroundings:
 def test_clients_of_a_box_with_a_proxy(tmp_path: Path) -> None:
     """83: servers inside are reached past it, allowed hosts by it, and git uses it, too."""
     make_repository(tmp_path)
-    certificate = tmp_path / "ca.pem"
+    key, certificate = tmp_path / "ca.key", tmp_path / "ca.pem"
     subprocess.run(
         [
             *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
-            *("-nodes", "-keyout", os.devnull, "-out", certificate, "-subj", "/CN=proxy.example"),
+            *("-nodes", "-keyout", key, "-out", certificate, "-subj", f"/CN={NAME}"),
+            *("-addext", f"subjectAltName=DNS:{NAME}"),
         ],
         check=True,
         capture_output=True,
     )
-    with served(tmp_path) as port:
-        asyncio.run(_clients(tmp_path, port, certificate))
+    with served(tmp_path) as port, served(tmp_path, key) as secure_port:
+        asyncio.run(_clients(tmp_path, (port, secure_port), certificate))
 
 
-async def _clients(directory: Path, port: int, certificate: Path) -> None:
-    at = f"{NAME}:{port}"
+async def _clients(directory: Path, ports: tuple[int, int], certificate: Path) -> None:
+    at, secure = (f"{NAME}:{port}" for port in ports)
     spec = LoopSpec(
         worktree=make_worktree(directory / "worktree"),
         limits=LIMITS,
         exec_id="way-out",
         environment={"HTTP_PROXY": "http://me:hunter2@127.0.0.1:9"},
-        egress=EgressOptions(hosts=(at,), private=(at,), ca_file=certificate),
+        egress=EgressOptions((at, secure), private=(at, secure), ca_file=certificate),
         runtime=RUNTIME[0] if RUNTIME else None,
         quota="none",
     )
@@ -146,7 +152,7 @@ async def _clients(directory: Path, port: int, certificate: Path) -> None:
                 inside = Inside(sandbox, broker)
                 await _variables(inside, certificate)
                 await _requests(inside, at)
-                await _git(inside, at)
+                await _git(inside, at, secure)
                 await _set_ups(inside, spec)
             async with open_box(replace(host, lane="no-net", serve=None), spec) as sandbox:
                 await _without(Inside(sandbox, broker))
@@ -201,7 +207,13 @@ async def _requests(inside: Inside, at: str) -> None:
     assert "http://127.0.0.1:3128" in hints[0]
 
 
-async def _git(inside: Inside, at: str) -> None:
+async def _git(inside: Inside, at: str, secure: str) -> None:
+    code, out, _ = await inside.run(
+        f"git ls-remote https://{secure}/far.git main && "
+        f"git clone -q https://{secure}/far.git /tmp/t && git -C /tmp/t log --format=%s"
+    )
+    assert code == 0
+    assert out.endswith("refs/heads/main\nfrom afar\n")
     url = f"http://{at}/far.git"
     code, out, _ = await inside.run(f"git clone -q {url} /tmp/c && git -C /tmp/c log --format=%s")
     assert (code, out) == (0, "from afar\n")
