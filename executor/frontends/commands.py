@@ -353,6 +353,8 @@ def _tell_opened(loop: Loop, seconds: float, state: Path) -> None:
         f"{name} {facts[name]}" for name in ("network", "runtime", "user", "pids") if name in facts
     )
     say(f"loop {loop.exec_id} open in {seconds:.2f} s ({what})")
+    if hosts := loop.spec.egress.hosts:
+        say(f"commands may reach {', '.join(hosts)}, through the broker")
 
 
 async def _lines(source: int) -> AsyncIterator[bytes]:
