@@ -16,6 +16,8 @@ from collections.abc import AsyncGenerator, Awaitable, Sequence
 from typing import Any, cast
 
 from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from executor.coordination import (
@@ -127,7 +129,12 @@ class RedisCoordinator:
 
     def __init__(self, url: str, prefix: str = "executor") -> None:
         self.redis: Redis = Redis.from_url(
-            url, decode_responses=True, socket_timeout=PATIENCE, socket_connect_timeout=PATIENCE
+            url,
+            decode_responses=True,
+            socket_timeout=PATIENCE,
+            socket_connect_timeout=PATIENCE,
+            # At once, for a connection that had ended unseen; the library's own way waits long.
+            retry=Retry(NoBackoff(), 1),
         )
         self._prefix = prefix
 
