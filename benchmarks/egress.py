@@ -28,7 +28,7 @@ ROUNDS = 200
 SMALL = 1024
 SHARE_BUDGET = 0.5
 ADDED_BUDGET = 5.0
-_POURING = 'while read size; do head -c "$size" /dev/zero; echo end; done'
+_POURING = 'while read count; do dd if=/dev/zero bs=64K count="$count" status=none; echo end; done'
 _SERVER = """
 import socket, sys, threading
 with socket.socket(fileno=int(sys.argv[1])) as listener:
@@ -176,7 +176,7 @@ def _pouring(stage: Stage) -> Iterator[Callable[[], None]]:
     with stage.attached_container("bash", "-c", _POURING) as stream:
 
         def pour() -> None:
-            stream.sendall(b"%d\n" % DOWNLOAD)
+            stream.sendall(b"%d\n" % (DOWNLOAD >> 16))
             taken = 0
             while not block[:taken].endswith(b"end\n"):
                 taken = stream.recv_into(block)

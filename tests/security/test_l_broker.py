@@ -24,7 +24,7 @@ from executor.loop import Loop
 from executor.model import Call, EgressOptions, LoopSpec, Result, Secret
 from executor.settings import Settings
 from tests.conftest import LIMITS, make_worktree
-from tests.driver import LoopThread
+from tests.driver import LoopThread, wait_until
 from tests.security.probes import PYTHON
 
 CANARY = "canary-7f3a"
@@ -329,9 +329,10 @@ def test_a_value_is_in_nothing_that_the_host_keeps_or_shows(opened: Opened) -> N
     ]
     assert VALUE not in "".join(shown)
     assert PREFIX in json.dumps(environment)
+    audit = opened.state / "audit.jsonl"  # its lines come about a second after the requests
+    wait_until(lambda: audit.exists() and b"localhost" in audit.read_bytes(), what="the record")
     files = [path for path in opened.state.rglob("*") if path.is_file()]
-    audit = opened.state / "audit.jsonl"
-    assert audit in files and b"localhost" in audit.read_bytes()
+    assert audit in files
     assert not [path for path in files if VALUE.encode() in path.read_bytes()]
 
 
