@@ -443,7 +443,6 @@ def freeze() -> tuple[Look, set[int]]:
         look = Look()
         if look.is_exact and all(p.state in _STILL for p in look.processes.values()):
             break  # otherwise one was not yet stopped, or another woke it up in time
-    look.is_exact = True
     return look, stopped
 
 
