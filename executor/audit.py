@@ -53,17 +53,19 @@ class AuditLog:
             entries: event and facts of each, as `append` takes them.
 
         Raises:
-            ConfigError: as `append`; the first of them may be in the log.
+            ConfigError: as `append`; none of them is in the log.
         """
         if not entries:
             return
         try:
             with self._locked() as file:
-                before, torn = _last_lines(file)
-                if torn:
-                    os.write(file, b"\n")
-                    entries = [(TORN, {"torn": _digest(torn)}), *entries]
-                self._write(file, entries, before)
+                size = os.fstat(file).st_size
+                try:
+                    self._add(file, entries)
+                except Exception:
+                    # A part of it would make a line that nobody can tell from a changed one.
+                    os.ftruncate(file, size)
+                    raise
         except OSError as error:
             raise ConfigError(
                 f"audit log: {self.path} can't be written ({error.strerror}), and nothing that "
@@ -90,6 +92,13 @@ class AuditLog:
             yield file
         finally:
             os.close(file)
+
+    def _add(self, file: int, entries: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+        before, torn = _last_lines(file)
+        if torn:
+            os.write(file, b"\n")
+            entries = [(TORN, {"torn": _digest(torn)}), *entries]
+        self._write(file, entries, before)
 
     def _write(
         self, file: int, entries: Sequence[tuple[str, Mapping[str, Any]]], before: bytes

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from executor.catalog_tables import Lane as Lane  # noqa: PLC0414 - who uses a catalog has it from here
-from executor.catalog_tables import instead, shape_faults, shown
+from executor.catalog_tables import Network, instead, shape_faults, shown
 from executor.errors import ConfigError
 from executor.model import (
     Access,
@@ -126,7 +126,7 @@ class LaneEntry:
         queue: how many may wait for a slot; one more is refused.
     """
 
-    network: Literal["none", "broker", "bridge"] = "none"
+    network: Network = "none"
     image: str | None = None
     runtime: str | None = None
     memory: int | str | None = None

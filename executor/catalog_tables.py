@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from executor.model import IMAGE_NAME
 
 Lane = Literal["no-net", "net", "heavy"]
+Network: TypeAlias = Literal["none", "broker", "bridge"]
+"""What a lane's box reaches."""
 
 _Count = Annotated[int, Field(ge=1)]
 _Names = Annotated[list[str], Field(min_length=1)]
@@ -45,7 +47,7 @@ class _ToolTable(_Table):
 
 
 class _LaneTable(_Table):
-    network: Literal["none", "broker", "bridge"] | None = None
+    network: Network | None = None
     image: Annotated[str, Field(pattern=IMAGE_NAME)] | None = None
     runtime: Annotated[str, Field(min_length=1)] | None = None
     memory: str | int | None = None

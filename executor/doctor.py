@@ -19,6 +19,7 @@ from executor.catalog import Lane, LaneEntry, Policy
 from executor.errors import ConfigError, EngineError, EngineUnavailable
 from executor.git.program import Git
 from executor.sandbox import bridge, caches, ext4, gate, podman
+from executor.sandbox.container import runtime_faults
 from executor.sandbox.engine import Engine, address_fault
 from executor.sandbox.facts import EngineFacts, Version, parse_version
 from executor.sandbox.images import Entry, list_built
@@ -29,6 +30,7 @@ from executor.settings import ImageSource, Settings
 Level = Literal["ok", "warning", "fault"]
 
 NO_DEMANDS = Policy()
+NO_LANES: Mapping[Lane, LaneEntry] = {}
 _OPENAT2: Version = (5, 6)
 _IGNORED = {
     "ReadOnlyForceRecursive": "what is mounted below a read-only mount could be written; "
@@ -58,13 +60,17 @@ class Finding:
 
 
 async def examine(
-    settings: Settings, policy: Policy = NO_DEMANDS, runtime: str | None = None
+    settings: Settings,
+    policy: Policy = NO_DEMANDS,
+    runtime: str | None = None,
+    lanes: Mapping[Lane, LaneEntry] = NO_LANES,
 ) -> list[Finding]:
     """Everything that can be found out without starting a box.
 
     Args:
         policy: what the configuration demands of the engine.
         runtime: what loops are configured to run with; None = nothing is said.
+        lanes: as they are configured.
     """
     git = await asyncio.to_thread(_git, settings)
     findings = [_python(), git, *_directories(settings), *_quota(settings)]
@@ -75,6 +81,8 @@ async def examine(
         return [*findings, Finding("engine", "fault", str(error), "see the sentence before")]
     async with engine:
         findings += judge(engine.facts, policy, runtime)
+        of_lanes = judge_runtimes(engine.facts, lanes, policy)
+        findings += [finding for finding in of_lanes if finding not in findings]
         if (fault := address_fault(settings)) is not None:
             findings.append(Finding("engine's address", "warning", fault, "see there"))
         findings += _disk(engine.facts)
@@ -160,6 +168,22 @@ def judge_lanes(lanes: Mapping[Lane, LaneEntry], policy: Policy = NO_DEMANDS) ->
             level: Level = "fault" if policy.tenancy == "multi" else "warning"
             mend = f'set lanes.{name}.network = "broker", and allow hosts with --egress'
             findings.append(Finding("network", level, text, mend))
+    return findings
+
+
+def judge_runtimes(
+    facts: EngineFacts, lanes: Mapping[Lane, LaneEntry], policy: Policy = NO_DEMANDS
+) -> list[Finding]:
+    """What follows from the runtimes that lanes have of their own."""
+    findings = []
+    for name, lane in lanes.items():
+        if lane.runtime is None:
+            continue
+        for text in runtime_faults(lane.runtime, facts):
+            fault, _, known = text.rpartition("; ")
+            mend = f"name another one, or add it to the engine ({known})"
+            findings.append(Finding("runtime", "fault", f"lanes.{name}.{fault}", mend))
+        findings += _policy(facts, policy, lane.runtime)
     return findings
 
 

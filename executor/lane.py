@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from executor.errors import Code, ConfigError, SandboxError, SandboxUnavailable, ToolError
 from executor.model import MOUNT, Event, LaneLost, LaneOpened, LoopSpec, Warned, plain
 from executor.permissions import restrictions
+from executor.redaction import RedactedOperations, redact_error
 from executor.rules import Rule
 from executor.sandbox.completion import to_completion
 from executor.session import Session
@@ -24,6 +25,7 @@ from executor.tools.background import AWAIT
 if TYPE_CHECKING:
     from executor.bytestream import ByteStream
     from executor.egress.broker import Broker
+    from executor.egress.secrets import Secrets
 
 LANE = "no-net"
 """The lane that every loop has: the box that is opened with it."""
@@ -101,12 +103,14 @@ class SetUp:
         broker: lets the set-up reach its hosts; None = there are none.
         tell: takes what it prints, line by line.
         lane: of the boxes.
+        secrets: what nobody is shown of that; None = there are none.
     """
 
     spec: LoopSpec
     broker: Broker | None
     tell: Callable[[str], None]
     lane: str = LANE
+    secrets: Secrets | None = None
 
     async def run(self, box: OpenBox) -> None:
         """Set the box up; connections that only the set-up may have are ended after it.
@@ -114,22 +118,33 @@ class SetUp:
         Raises:
             SandboxError: it failed, or the box was lost; the box must not be used.
         """
+        from executor.setup import set_up
+
+        shown: Operations = RedactedOperations(box, self.secrets) if self.secrets else box
+        try:
+            if self.broker is None:
+                await set_up(shown, self.spec, self.tell)
+            else:
+                await self._reaching(self.broker, box.name, shown)
+        except SandboxError as error:
+            redact_error(error, self.secrets)
+            raise
+
+    async def _reaching(self, broker: Broker, name: str, box: Operations) -> None:
+        """The same with hosts that are reached from the box of that name."""
         from executor.setup import SetupFailed, set_up
 
-        if self.broker is None:
-            await set_up(box, self.spec, self.tell)
-            return
-        self.broker.set_up(box.name)
+        broker.set_up(name)
         begun = time.monotonic()
         try:
             await set_up(box, self.spec, self.tell)
         except SetupFailed as error:
             # Most often a host is missing in the list, and installers hardly say which.
-            denied = self.broker.denied_recently(time.monotonic() - begun, self.lane)
+            denied = broker.denied_recently(time.monotonic() - begun, self.lane)
             said = "".join(f"\n  the broker refused: {one}" for one in denied[-_NAMED:])
             raise SetupFailed(f"{error}{said}") from error
         finally:
-            self.broker.set_up_done(box.name)
+            broker.set_up_done(name)
 
 
 class Lane:

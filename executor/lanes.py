@@ -14,9 +14,10 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from executor.catalog import Catalog, LaneEntry
+from executor.catalog_tables import Network
 from executor.errors import Code, ConfigError, ToolError
 from executor.lane import LANE, Lane, Opener, SetUp
 from executor.model import Event, Limits, LoopSpec
@@ -33,8 +34,6 @@ COMMANDS = "run_command"
 """The tool whose lane is the one that serves what it started: decisions, row 78."""
 ISOLATED = "run_command_isolated"
 """The tool whose lane is always `no-net`, whatever the catalog says."""
-
-Network: TypeAlias = Literal["none", "broker", "bridge"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,12 +208,27 @@ class Outfit:
             return None
         # Who reads along sees the same lines again for each box.
         told = "" if lane == LANE else f"lane {lane}: "
-        return SetUp(spec, self.broker, lambda line: self.tell(told + line), lane)
+        return SetUp(spec, self.broker, lambda line: self.tell(told + line), lane, self.secrets)
 
     @classmethod
     def of(cls, opener: Opener) -> Outfit:
         """The same opener for all lanes."""
         return cls(lambda terms: opener)
+
+
+@dataclass(frozen=True, slots=True)
+class Attended:
+    """The box that a person is in.
+
+    Attributes:
+        name: of its container.
+        spec: of the loop, as it is for this box, with the placeholders of its secrets.
+        has_proxy: what a person starts there may be carried outside.
+    """
+
+    name: str
+    spec: LoopSpec
+    has_proxy: bool
 
 
 class Lanes:
@@ -240,6 +254,8 @@ class Lanes:
         session: Session,
         announce: Callable[[Event], None],
     ) -> None:
+        self._spec = spec
+        self._secrets = outfit.secrets
         self._terms = terms_of(spec, catalog)
         distinct = {terms.lane: terms for terms in self._terms.values()}
         self.boxes: dict[str, Lane] = {
@@ -280,6 +296,22 @@ class Lanes:
     def in_use(self, lane: str) -> contextlib.AbstractContextManager[None]:
         """See `Lane.in_use`."""
         return self.boxes[self.terms(lane).lane].in_use()
+
+    @contextlib.asynccontextmanager
+    async def attended(self, lane: str) -> AsyncIterator[Attended]:
+        """A person is in a lane's box for as long as this lasts: it is not given back as idle.
+
+        Raises:
+            SandboxError: it could not be opened.
+        """
+        terms = self.terms(lane)
+        place = self.boxes[terms.lane]
+        spec = terms.specified(self._spec)
+        if self._secrets is not None:
+            spec = replace(spec, environment={**spec.environment, **self._secrets.placeholders})
+        with place.in_use():
+            await place.ready()
+            yield Attended(place.name, spec, terms.has_proxy(self._spec))
 
     async def dial(self, lane: str, port: int) -> ByteStream:
         """See `Lane.dial`."""

@@ -30,7 +30,7 @@ from executor.coordination import Member, Message
 from executor.errors import Code, ConfigError, StreamBroken, ToolError
 from executor.hooks import Hooks, Use
 from executor.lane import LANE, Gone, Opener
-from executor.lanes import COMMANDS, Lanes, Outfit, lane_of, notice
+from executor.lanes import COMMANDS, Attended, Lanes, Outfit, lane_of, notice
 from executor.model import (
     Access,
     Artifact,
@@ -145,7 +145,7 @@ class Loop:
         self._lanes = Lanes(spec, catalog, outfit, self.session, self._announce)
         self._lane = self._lanes.main
         named = (tool for tool in self.registry.all() if tool.canonical == COMMANDS)
-        commands = next(map(lane_of, named), LANE)
+        self._commands = next(map(lane_of, named), LANE)
         beside: dict[str, Surroundings] = {}
         main = Surroundings(
             exec_id=self.exec_id,
@@ -182,7 +182,7 @@ class Loop:
             ),
             egress=outfit.broker,
             secrets=secrets,
-            dial=functools.partial(self._lanes.dial, commands),
+            dial=functools.partial(self._lanes.dial, self._commands),
             beside=beside,
             lanes=tuple(self._lanes.boxes) if self._lanes.are_several else (),
         )
@@ -224,14 +224,9 @@ class Loop:
         """What isolation the open box really has; in `lanes`, what those of other lanes have."""
         return self._lanes.capabilities
 
-    @contextlib.contextmanager
-    def attended(self) -> Iterator[str]:
-        """A person is in the box for as long as this lasts: it is not given back as idle.
-
-        Yields the name of its container.
-        """
-        with self._lane.in_use():
-            yield self._lane.name
+    def attended(self) -> contextlib.AbstractAsyncContextManager[Attended]:
+        """A person is in the box of commands for as long as this lasts: see `Lanes.attended`."""
+        return self._lanes.attended(self._commands)
 
     def definitions(self) -> tuple[dict[str, Any], ...]:
         """The loop's enabled tools as Anthropic's API takes them."""
@@ -501,6 +496,7 @@ class Loop:
             box=RedactedBox(box, self._secrets) if self._secrets else box,
             limits=terms.limits,
             runtime=terms.runtime,
+            is_bridged=terms.network == "bridge",
         )
 
     def _around(self, tool: Tool | None) -> Surroundings:

@@ -32,8 +32,6 @@ CERTIFICATES = "/run/executor/ca.crt"
 """Where the certificates are that a loop was given, if it was."""
 CACHES = "/run/executor/caches"
 """Below it, each by its name, are a loop's caches."""
-CACHES = "/run/executor/caches"
-"""Below it are the loop's caches, each by its name."""
 DIRECTORIES = "/workspaces"
 """Where directories are that a loop has beside its worktree, each by its name."""
 
@@ -46,7 +44,8 @@ _EXEC_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 IMAGE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$"
 """What an image's name may be, as a pattern."""
 _IMAGE = re.compile(IMAGE_NAME)
-_CACHE_NAME = re.compile(r"(?!\.\.?$)[a-z0-9._-]{1,32}")
+CACHE_NAME = re.compile(r"(?!\.\.?$)[a-z0-9._-]{1,32}")
+"""What the name of a cache may be."""
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 MARKER = "EXECUTOR_CALL"
@@ -966,7 +965,7 @@ def cache_faults(caches: Iterable[str]) -> list[str]:
     found = [
         f"caches: {name!r} is no name; use 1 to 32 of a-z 0-9 . _ -"
         for name in names
-        if not _CACHE_NAME.fullmatch(name)
+        if not CACHE_NAME.fullmatch(name)
     ]
     found += [f"caches: {name!r} is named twice" for name in sorted(set(names))
               if names.count(name) > 1]  # fmt: skip

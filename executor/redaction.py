@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 from executor.egress.secrets import Masker, Secrets
 from executor.errors import Partial, SandboxError, ToolError, partial_of
 from executor.model import Spilled
-from executor.tool import Answer, Box, OnOutput, Spill
+from executor.tool import Answer, Box, OnOutput, Operations, Spill
 
 Kind = TypeVar("Kind")
 
@@ -85,16 +85,12 @@ class _Answer:
     data: bytes
 
 
-class RedactedBox:
-    """A box as tools see it: nothing that comes from it holds a value."""
+class RedactedOperations:
+    """The operations of a box, whose answers hold no value."""
 
-    def __init__(self, box: Box, secrets: Secrets) -> None:
-        self._box = box
+    def __init__(self, box: Operations, secrets: Secrets) -> None:
+        self._operations = box
         self._secrets = secrets
-
-    async def ready(self) -> None:
-        """See `executor.tool.Box`."""
-        await self._box.ready()
 
     async def request(
         self,
@@ -109,7 +105,9 @@ class RedactedBox:
         live = None if on_output is None else _Live(on_output, self._secrets)
         take = None if live is None else live.take
         try:
-            answer = await self._box.request(op, arguments, body, timeout=timeout, on_output=take)
+            answer = await self._operations.request(
+                op, arguments, body, timeout=timeout, on_output=take
+            )
         except (ToolError, SandboxError) as error:
             redact_error(error, self._secrets)
             raise
@@ -140,6 +138,18 @@ class RedactedBox:
             else:
                 shown += self._secrets.mask(head + tail)
         return shown + self._secrets.mask(answer.data[len(shown) :])
+
+
+class RedactedBox(RedactedOperations):
+    """A box as tools see it: nothing that comes from it holds a value."""
+
+    def __init__(self, box: Box, secrets: Secrets) -> None:
+        super().__init__(box, secrets)
+        self._box = box
+
+    async def ready(self) -> None:
+        """See `executor.tool.Box`."""
+        await self._box.ready()
 
 
 class _Live:

@@ -28,8 +28,6 @@ MAX_SAID = 300
 """Characters of what a provider says about an error."""
 MAX_TITLE, MAX_URL, MAX_SNIPPET = 300, 2000, 1000
 """Characters of each part of a result."""
-MAX_QUERY = 2000
-"""Characters of a query; no provider looks at more."""
 LONGEST_WAIT = 5.0
 """Seconds before the second try, whatever the provider asks for."""
 _SECONDS = re.compile(r"\d{1,6}")
@@ -49,10 +47,10 @@ class Found:
 
     @property
     def host(self) -> str:
-        """The host of its address, in lower case; empty = it has none."""
+        """The host of its address, in lower case and A-labels; empty = it has none."""
         try:
-            return httpx.URL(self.url).host.lower().rstrip(".")
-        except httpx.InvalidURL:
+            return httpx.URL(self.url).raw_host.decode("ascii").lower().rstrip(".")
+        except (httpx.InvalidURL, ValueError):
             return ""
 
 

@@ -76,11 +76,6 @@ class Session:
         self._reads: dict[Identity, Reading] = {}
         self._locks: WeakValueDictionary[Identity, asyncio.Lock] = WeakValueDictionary()
 
-    @property
-    def shell(self) -> str | None:
-        """That of the box that every loop has."""
-        return self.shell_of("no-net")
-
     def shell_of(self, lane: str) -> str | None:
         """That of a lane; bash as long as there was no box to ask."""
         return self.shells.get(lane, "bash")

@@ -464,6 +464,7 @@ class Surroundings:
         lanes: names of the lanes that have a box of their own; more than one, or none = they
             don't differ.
         reach: which paths of the box its tools take.
+        is_bridged: its box has a network of the engine's, which no broker watches.
     """
 
     exec_id: str
@@ -502,6 +503,7 @@ class Surroundings:
     dial: Callable[[int], Awaitable[ByteStream]] | None = None
     beside: Mapping[str, Surroundings] = field(default_factory=dict, repr=False, compare=False)
     lanes: tuple[str, ...] = ()
+    is_bridged: bool = False
 
     reach: Reach = field(init=False)
 

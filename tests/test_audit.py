@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import json
 import multiprocessing
 import os
@@ -137,6 +139,63 @@ def test_what_can_not_be_recorded_is_not_done(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="can't be written"):
         AuditLog(tmp_path).append("override")
     assert not os.path.lexists(tmp_path / "elsewhere")
+
+
+def _fill_up(patch: pytest.MonkeyPatch, step: int, is_short: bool) -> None:
+    """From the writing with this number on the disk is full; part of that one may have room."""
+    steps = itertools.count()
+    write, note = os.write, AuditLog._note
+
+    def full() -> OSError:
+        return OSError(errno.ENOSPC, "No space left on device")
+
+    def writing(file: int, data: bytes) -> int:
+        if next(steps) < step:
+            return write(file, data)
+        if is_short and len(data) > 1:
+            return write(file, data[: len(data) // 2])
+        raise full()
+
+    def noting(log: AuditLog, head: str) -> None:
+        if next(steps) >= step:
+            raise full()
+        note(log, head)
+
+    patch.setattr(os, "write", writing)
+    patch.setattr(AuditLog, "_note", noting)
+
+
+@pytest.mark.parametrize("is_short", [False, True])
+@pytest.mark.parametrize(
+    ("torn", "count", "writings"),
+    [(b"", 1, 2), (b"", 3, 3), (b'{"time": "2', 1, 4), (b'{"time": "2', 3, 4)],
+)
+def test_a_full_disk_leaves_no_part_of_a_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    torn: bytes,
+    count: int,
+    writings: int,
+    is_short: bool,
+) -> None:
+    """Wherever it fails, nothing was added, nobody is accused, and the next try adds all once."""
+    log = filled(tmp_path)
+    with log.path.open("ab") as file:
+        file.write(torn)
+    before = log.path.read_bytes()
+    added = [("batch", {"number": number}) for number in range(count)]
+    for step in range(writings):
+        with monkeypatch.context() as patch:
+            _fill_up(patch, step, is_short)
+            with pytest.raises(ConfigError, match="can't be written"):
+                log.extend(added)
+        assert log.path.read_bytes() == before
+        assert log.verify() == []
+    with monkeypatch.context() as patch:
+        _fill_up(patch, writings, is_short)
+        log.extend(added)
+    assert events(log)[4:] == [*(["?", "torn"] if torn else []), *["batch"] * count]
+    assert log.verify() == []
 
 
 def test_lines_that_are_added_together_are_one_chain(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -690,6 +691,24 @@ def test_catalog_check_says_all_that_is_wrong(program: Program, tmp_path: Path) 
     file.write_text("[lanes.heavy]\nimage = 'heavy'\n[loop]\negress = ['*.example.org']\n")
     code, out, err = program.run("catalog", "check", str(file))
     assert (code, out, err) == (0, f"{file}: no faults\n", "")
+    code, _, err = program.run("catalog", "check", str(file), "--config", str(file))
+    assert code == 2 and "give one of them" in err
+
+
+def test_catalog_check_says_why_no_loop_would_open(program: Program, tmp_path: Path) -> None:
+    """What a loop is refused for when it is opened is found before; a worktree is not missed."""
+    file = tmp_path / "my.toml"
+    file.write_text(
+        "[loop]\nsetup_egress = ['example.org']\nimage = 'bad name!'\nuid = -5\n"
+        "add_dirs = ['/none']\nenvironment = {'1 BAD' = 'x'}\n"
+    )
+    code, out, err = program.run("catalog", "check", str(file))
+    assert (code, out) == (2, "")
+    for key in ("setup_egress", "image", "uid", "add_dirs", "environment"):
+        assert err.count(f"executor: {file}: loop.{key}: ") == 1, err
+    assert "worktree" not in err
+    file.write_text(f"[loop]\nadd_dirs = ['{tempfile.gettempdir()}']\n")
+    assert program.run("catalog", "check", str(file))[0] == 0
 
 
 def test_catalog_show_says_what_holds_and_what_was_changed(
@@ -697,7 +716,8 @@ def test_catalog_show_says_what_holds_and_what_was_changed(
 ) -> None:
     """Tools with lane and limits, lanes with their real network, and whose each value is."""
     file = tmp_path / "my.toml"
-    file.write_text("[tools.grep]\ntimeout_ms = 5500\n[lanes.heavy]\nnetwork = 'bridge'\n")
+    same = "[tools.glob]\nlane = 'no-net'\n"
+    file.write_text(f"[tools.grep]\ntimeout_ms = 5500\n[lanes.heavy]\nnetwork = 'bridge'\n{same}")
     code, out, _ = program.run("catalog", "show", "--config", str(file))
     rows = {line.split()[0]: line.split() for line in out.splitlines() if line.strip()}
     assert code == 0
@@ -834,6 +854,54 @@ def test_doctor_tries_the_box_that_is_configured(program: Program, tmp_path: Pat
     file.write_text('[controller]\nrequire_patched_engine = "x"\n')
     code, out, _ = program.run("doctor", "--json", "--config", str(file))
     assert (code, json.loads(out)["findings"][-1]["name"]) == (1, "configuration")
+
+
+def test_doctor_tries_every_lane_on_the_image_that_is_there(
+    program: Program, tmp_path: Path
+) -> None:
+    """No image of a lane is built or missed for a trial, and each box has a finding of its own."""
+    file = tmp_path / "my.toml"
+    file.write_text('[loop]\negress = ["example.org"]\n[lanes.net]\nimage = "none-such:1"\n')
+    code, out, _ = program.run("doctor", "--json", "--config", str(file))
+    found = {one["name"]: one["text"] for one in json.loads(out)["findings"]}
+    assert (code, "a command ran" in found["trial box"]) == (0, True), found
+    assert "network: none" in found["isolation of the trial box of lane net"]
+    assert not any("{" in text for name, text in found.items() if "isolation" in name)
+
+
+def test_a_runtime_that_a_lane_can_not_have_is_said_before_any_call(
+    program: Program, tmp_path: Path
+) -> None:
+    """It is no matter of the first call in that lane."""
+    file = tmp_path / "my.toml"
+    file.write_text('[lanes.heavy]\nruntime = "runcs"\n')
+    command = ("call", "run_command", '{"command": "true"}', "--worktree", str(program.worktree))
+    code, _, err = program.run(*command, "--config", str(file))
+    assert code == 2 and "runtime: the engine has no 'runcs'" in err
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("", "commands may reach example.org, through the broker"),
+        ("[lanes.net]\nnetwork = 'none'", "can be reached in lane heavy only"),
+        (
+            "[lanes.net]\nnetwork = 'none'\n[lanes.heavy]\nnetwork = 'none'",
+            "warning: no lane has the broker, so nothing can reach example.org",
+        ),
+    ],
+)
+def test_what_commands_may_reach_is_what_their_lane_has(
+    program: Program, tmp_path: Path, table: str, said: str
+) -> None:
+    """The hosts that were named are promised only where the broker is."""
+    file = tmp_path / "my.toml"
+    file.write_text(table)
+    calls = tmp_path / "calls"
+    calls.touch()
+    words = ("--worktree", str(program.worktree), "--config", str(file), "--calls", str(calls))
+    _, _, err = program.run("run", *words, "--egress", "example.org")
+    assert said in err, err
 
 
 def test_what_is_known_of_the_engine_is_told_by_the_first_command_only(program: Program) -> None:

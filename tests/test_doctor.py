@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from executor.catalog import Policy
-from executor.doctor import Finding, examine, is_able, judge
+from executor.catalog import LaneEntry, Policy
+from executor.doctor import Finding, examine, is_able, judge, judge_runtimes
 from executor.sandbox.facts import parse_facts
 from executor.settings import Settings
 from tests.sandbox import engines
@@ -126,6 +126,17 @@ def test_what_the_policy_refuses_is_found(
 ) -> None:
     """A1, A3, A4: doctor says beforehand what a controller would refuse."""
     assert levels(replies, policy, runtime).get("policy") == level
+
+
+def test_the_runtime_of_each_lane_is_judged() -> None:
+    """One that the engine lacks is a fault, and one that the policy refuses is one, too."""
+    facts = parse_facts("unix:///s", *engines.DOCKER_29)
+    (found,) = judge_runtimes(facts, {"net": LaneEntry(), "heavy": LaneEntry(runtime="runcs")})
+    assert (found.name, found.level) == ("runtime", "fault")
+    assert "lanes.heavy.runtime: the engine has no 'runcs'" in found.text and found.mend
+    found, *_ = judge_runtimes(facts, {"heavy": LaneEntry(runtime="runc")}, Policy("multi"))
+    assert (found.name, found.level) == ("policy", "fault")
+    assert judge_runtimes(facts, {"heavy": LaneEntry(runtime="runc")}) == []
 
 
 def test_every_finding_that_is_not_well_says_what_to_do() -> None:

@@ -155,6 +155,15 @@ def test_the_isolated_command_has_no_network_whatever_the_catalog_says(tmp_path:
     assert tools["run_command"] == "net"
 
 
+def test_calls_of_a_lane_know_whether_its_box_is_bridged(tmp_path: Path) -> None:
+    """What the model is told of the box's network depends on it."""
+    with open_work("local", tmp_path, catalog=with_lanes(heavy=LaneEntry("bridge"))) as work:
+        around = work.loop._surroundings
+        assert [around.in_lane(lane).is_bridged for lane in ("no-net", "net", "heavy")] == [
+            *(False, False, True)
+        ]
+
+
 # ─── who waits ──────────────────────────────────────────────────────────────────────
 
 

@@ -540,6 +540,13 @@ def test_the_end_of_a_run_of_pytest_is_read(
     assert reports.pytest_summary(stdout, stderr) == expected
 
 
+@pytest.mark.parametrize("stdout", [PYTEST, GO, JEST, "nothing"])
+def test_both_are_read_of_one_look(stdout: str) -> None:
+    """The report that all runners have, and pytest's own summary."""
+    both = (reports.read(stdout), reports.pytest_summary(stdout))
+    assert reports.read_both(stdout) == both
+
+
 def test_parameters_with_a_dash_do_not_end_a_name() -> None:
     """What is in brackets belongs to the name; what follows is why it failed."""
     names = ["a.py::t[c - d]", "a.py::t[x]", "a.py::t[y - z]", "a.py::u"]

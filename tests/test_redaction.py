@@ -15,6 +15,7 @@ from executor.errors import Code, ToolError
 from executor.model import Call, EgressOptions, Event, LoopSpec, Output, Result, Secret
 from executor.redaction import redact_error, redacted
 from executor.settings import Settings
+from executor.setup import SetupFailed
 from tests.conftest import LIMITS, make_worktree
 from tests.loops import opener
 
@@ -24,6 +25,37 @@ SECRET = Secret("TOKEN", VALUE, ("upstream.example",))
 
 def _shown(made: object) -> str:
     return json.dumps(dataclasses.asdict(made), default=str)  # type: ignore[call-overload]
+
+
+@pytest.mark.statement("L5")
+def test_what_a_set_up_prints_holds_no_value(tmp_path: Path) -> None:
+    """Neither the lines that are told while it runs nor the error that it ends with."""
+    root = make_worktree(tmp_path / "worktree")
+    (root / ".env").write_text(f"TOKEN={VALUE}\n")
+    told: list[str] = []
+
+    async def scenario() -> None:
+        (tmp_path / "state").mkdir()
+        made = Controller(
+            Settings(state_directory=tmp_path / "state"),
+            opener=opener("local", tmp_path),
+            progress=lambda line, done, total: told.append(line),
+        )
+        spec = LoopSpec(
+            worktree=root,
+            limits=LIMITS,
+            egress=EgressOptions(hosts=("upstream.example",)),
+            secrets=(SECRET,),
+            setup=f"cat .env; test -n {VALUE}; exit 3",
+        )
+        async with made as controller, controller.open(spec):
+            pass
+
+    with pytest.raises(SetupFailed, match="exit code 3") as failed:
+        asyncio.run(scenario())
+    mask = f"TOKEN={'*' * len(VALUE)}"
+    assert mask in str(failed.value) and any(mask in line for line in told)
+    assert VALUE not in "".join([str(failed.value), *told])
 
 
 @pytest.mark.statement("L5")

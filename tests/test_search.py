@@ -23,7 +23,9 @@ from tests.web_server import Answer, Asked, Site, redirect, reply, site
 KEY = "serper-key-0123456789"
 HITS = [
     {"title": f"T{n}", "link": f"https://{host}/{n}", "snippet": f"s{n}"}
-    for n, host in enumerate(["a.org", "b.a.org", "nota.org", "c.org", "d.org", "A.ORG."])
+    for n, host in enumerate(
+        ["a.org", "b.a.org", "nota.org", "c.org", "d.org", "A.ORG.", "B\u00fccher.example"]
+    )
 ]
 
 
@@ -238,7 +240,11 @@ def test_more_than_the_provider_gives_is_refused() -> None:
         ({"allowed_domains": ["a.org"]}, ["T0", "T1", "T5"]),
         ({"allowed_domains": ["A.org."]}, ["T0", "T1", "T5"]),
         ({"allowed_domains": ["b.a.org", "c.org"]}, ["T1", "T3"]),
-        ({"blocked_domains": ["a.org", "d.org"]}, ["T2", "T3"]),
+        ({"blocked_domains": ["a.org", "d.org"]}, ["T2", "T3", "T6"]),
+        ({"allowed_domains": ["b\u00fccher.example"]}, ["T6"]),
+        ({"allowed_domains": ["xn--bcher-kva.example"]}, ["T6"]),
+        ({"blocked_domains": ["a.org", "d.org", "b\u00fccher.example"]}, ["T2", "T3"]),
+        ({"blocked_domains": ["a.org", "d.org", "xn--bcher-kva.example"]}, ["T2", "T3"]),
         ({"allowed_domains": ["a.org"], "blocked_domains": ["b.a.org"]}, ["T0", "T5"]),
         ({"allowed_domains": ["org.evil"]}, []),
     ],
@@ -250,10 +256,61 @@ def test_domains_are_filtered_exactly_and_below(filters: Any, hosts: list[str]) 
     assert [one["title"] for one in outcome.structured["results"]] == hosts
 
 
-def test_a_domain_that_is_none_is_refused() -> None:
-    """An address or a pattern of another kind filters nothing, so it is said."""
-    with pytest.raises(ToolError, match="allowed_domains"):
-        call("claude-code", "WebSearch", Web(Fixed()), query="xx", allowed_domains=["https://x"])
+@pytest.mark.parametrize(
+    ("domain", "fault"),
+    [
+        ("https://x", "has more than a domain in it"),
+        ("x.org/a", "has more than a domain in it"),
+        ("x.org:443", "has more than a domain in it"),
+        ("10.0.0.1", "is an IP address"),
+        ("::1", "is an IP address"),
+        ("a b", "is no host name"),
+    ],
+)
+def test_a_domain_that_is_none_is_refused(domain: str, fault: str) -> None:
+    """An address or a pattern of another kind filters nothing, so it is said, with the reason."""
+    with pytest.raises(ToolError) as raised:
+        call("claude-code", "WebSearch", Web(Fixed()), query="xx", blocked_domains=[domain])
+    assert str(raised.value) == (
+        f"Invalid arguments for WebSearch: blocked_domains: {domain!r} {fault}; write a domain "
+        "alone, as example.org."
+    )
+
+
+class Never(Fixed):
+    """A provider that does not answer."""
+
+    async def search(self, query: str, count: int) -> list[Found]:
+        await asyncio.Event().wait()
+        return []
+
+
+class Impatient(Fixed):
+    """A provider whose own time is over."""
+
+    async def search(self, query: str, count: int) -> list[Found]:
+        raise TimeoutError("of its own")
+
+
+def test_a_search_takes_no_longer_than_the_call_may() -> None:
+    """Whoever the provider is; and an end of its own time is not taken for the call's."""
+    found, context = tool("standard", "web_search", Web(Never()))
+    context.time_left = 0.05
+
+    async def main() -> None:
+        with pytest.raises(ToolError, match=r"Timed out after 50ms\.") as raised:
+            await asyncio.wait_for(found.run(context, found.parse({"query": "x"})), 30)
+        assert raised.value.code is Code.TIMEOUT
+
+    asyncio.run(main())
+    with pytest.raises(TimeoutError, match="of its own"):
+        call("standard", "web_search", Web(Impatient()), query="x")
+
+
+def test_loom_says_too_many_in_its_own_words() -> None:
+    """The argument that is refused is one that the tool has."""
+    with pytest.raises(ToolError, match="max_results is 11, and Fixed gives at most 10"):
+        call("loom", "web_search", Web(Fixed()), query="x", max_results=11)
 
 
 def test_loom_gets_json() -> None:

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import pytest
 
+from executor.egress.secrets import PREFIX
 from executor.errors import ConfigError, SandboxUnavailable
 from executor.model import LoopSpec
 from executor.sandbox.container import LABEL_LOOP, RUNTIME, Owner
@@ -152,6 +153,20 @@ def test_a_pipe_is_run_as_a_script(machine: Machine) -> None:
     assert said == ["bad"]
     assert done.stdout.startswith("mine\n\x1b[31mred")
     assert "title" not in done.stdout
+
+
+def test_a_shell_may_reach_what_commands_may(machine: Machine) -> None:
+    """It is in the box of commands, with the broker's proxy and a placeholder for the secret."""
+    machine.environment["TOKEN"] = "canary-7f3a-of-a-person"
+    done = machine.run(
+        "shell",
+        *("--worktree", str(machine.worktree), "--egress", "upstream.example"),
+        *("--secret", "TOKEN@upstream.example"),
+        text='echo "$http_proxy $TOKEN"; curl -sS https://elsewhere.example/; exit 0\n',
+    )
+    assert done.stdout.startswith(f"http://127.0.0.1:3128 {PREFIX}"), done
+    assert "403" in done.stderr
+    assert "canary" not in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("arguments", [[], ["some-box", "--worktree", "."]])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from executor.egress.streams import SocketStream
 from executor.model import EgressOptions, Limits
 from executor.session import Session
 from executor.tool import Surroundings
-from executor.tools import way_out
+from executor.tools import way_out, web
 
 CATALOG = load()
 
@@ -114,3 +114,20 @@ def test_what_a_box_reaches_is_told_to_the_model() -> None:
     assert said.startswith("reaches a.example, *.b.example, c.example:8443 and nothing else")
     many = broker_of(*(f"h{number}.example" for number in range(30)))
     assert "h19.example and 10 more and nothing else" in way_out.network(around(many))
+
+
+@pytest.mark.parametrize("lane", ["net", "heavy"])
+def test_a_lane_that_reaches_nothing_says_so(lane: str) -> None:
+    """Whatever it is called; one that has a network of the engine's says no such thing."""
+    for broker in (None, broker_of()):
+        loop = around(broker, lane)
+        assert way_out.network(loop) == "has no network"
+        assert way_out.network(replace(loop, is_bridged=True)) == f"is of the lane {lane}"
+
+
+def test_what_can_be_fetched_is_told_to_the_model() -> None:
+    """A broker that lets nobody out is as good as none."""
+    nothing = "Nothing outside the sandbox can be reached"
+    assert web.about_reach(around(None)).startswith(nothing)
+    assert web.about_reach(around(broker_of())).startswith(nothing)
+    assert "only the hosts that the user has allowed" in web.about_reach(around(broker_of("a.b")))

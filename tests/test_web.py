@@ -32,7 +32,7 @@ from executor.toolsets import names, registry
 from tests.conftest import LIMITS, make_worktree, open_docker_box
 from tests.egress.proxying import certificate
 from tests.local_box import open_local_box
-from tests.messages_server import KEY, Say, serving
+from tests.messages_server import KEY, Say, Silent, serving
 from tests.web_server import Answer, Asked, Site, redirect, reply, site
 
 CATALOG = load()
@@ -268,7 +268,7 @@ def test_html_becomes_markdown_in_the_box(tmp_path: Path) -> None:
 
 
 def test_html_is_shown_where_nothing_can_read_it(tmp_path: Path) -> None:
-    """Without the library, or when it takes too much: the source, and why."""
+    """Without the library, or when it takes too much memory: the source, and why."""
 
     class Without:
         """A box whose runtime has no library."""
@@ -281,6 +281,73 @@ def test_html_is_shown_where_nothing_can_read_it(tmp_path: Path) -> None:
         async with world({"/": reply(b"<p>x", "text/html")}, box=Without()) as at:
             told = str((await at.fetch(at.url())).content)
             assert told.endswith("\n[shown as HTML: There is no reader]\n\n<p>x")
+        (tmp_path / "root").mkdir()
+        (tmp_path / "scratch").mkdir()
+        async with open_local_box(tmp_path / "root", tmp_path / "scratch") as box:
+            async with world({"/": reply(b"<p>x", "text/html")}, box=box) as at:
+                at.loop = replace(at.loop, limits=Limits(memory=16 << 20))
+                told = str((await at.fetch(at.url())).content)
+                assert "\n[shown as HTML: The page is too much for its reader (" in told
+                assert told.endswith("\n\n<p>x")
+
+    run(main())
+
+
+def test_links_of_a_page_start_from_its_base(tmp_path: Path) -> None:
+    """`<base>`, relative to the page, the first with an address; one of no web is none."""
+
+    async def main() -> None:
+        (tmp_path / "root").mkdir()
+        (tmp_path / "scratch").mkdir()
+        link = "<a href=a>n</a>"
+        bases = {
+            "<head><base href='http://x.example/d/'></head>": "http://x.example/d/a",
+            "<head><base target=_top><base href='/e/'></head>": "http://{at}/e/a",
+            "<base href='javascript:1'>": "http://{at}/p/a",
+            "<base href='http://[x'>": "http://{at}/p/a",
+            "": "http://{at}/p/a",
+        }
+        async with open_local_box(tmp_path / "root", tmp_path / "scratch") as box:
+            async with world(box=box) as at:
+                for base, whole in bases.items():
+                    at.one.answers["/p/q"] = reply(f"{base}{link}".encode(), "text/html")
+                    told = str((await at.fetch(at.url("/p/q"))).content)
+                    expected = whole.format(at=f"{HOST}:{at.one.port}")
+                    assert told.endswith(f"\n\n[n]({expected})")
+
+    run(main())
+
+
+def test_a_body_that_is_cut_as_data_is_said_to_be() -> None:
+    """The text fits the tool's limit where the body does not; its whole size is told."""
+
+    class Reads:
+        """A box whose reader makes a word of each page."""
+
+        async def request(self, *_: Any, **__: Any) -> Any:
+            """Of the agent."""
+            return Read()
+
+    @dataclass
+    class Read:
+        """What it says."""
+
+        value: dict[str, Any] = field(default_factory=lambda: {"title": "", "is_cut": False})
+        data: bytes = b"word"
+
+    async def main() -> None:
+        long = b"<p>" + b"x" * 600_000
+        answers: dict[str, Answer] = {
+            "/": reply(long, "text/html"),
+            "/short": reply(b"<p>x", "text/html"),
+        }
+        async with world(answers, box=Reads()) as at:
+            outcome = await at.fetch(at.url())
+            assert str(outcome.content).endswith("\n\nword") and outcome.structured is not None
+            assert len(outcome.structured["body"]) < len(long)
+            assert (outcome.truncated, outcome.total_bytes) == (True, len(long))
+            outcome = await at.fetch(at.url("/short"))
+            assert (outcome.truncated, outcome.total_bytes) == (False, None)
 
     run(main())
 
@@ -353,6 +420,21 @@ def test_codings_are_taken_off_wherever_they_are_cut(coding: str, packed: bytes,
     data = b"".join(part for piece in pieces for part in unpacker.feed(piece))
     unpacker.end()
     assert data == b"abc" * 1000
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "zlib"])
+@pytest.mark.parametrize("more", [-1, 0, 1, 2, 100, 257, 258, 259, 1000, 65_536, 65_537])
+def test_bodies_of_about_a_piece_are_whole(coding: str, more: int) -> None:
+    """What has been taken of the packed body may have more in it than one piece that came out."""
+    packers: dict[str, Callable[[bytes], bytes]] = {
+        "gzip": gzip.compress,
+        "deflate": _raw_deflate,
+        "zlib": zlib.compress,
+    }
+    data = b"a" * ((1 << 16) + more)
+    unpacker = bodies.Unpacker("gzip" if coding == "gzip" else "deflate")
+    assert b"".join(unpacker.feed(packers[coding](data))) == data
+    unpacker.end()
 
 
 @pytest.mark.parametrize("coding", ["br", "gzip, gzip, gzip", "zstd"])
@@ -567,6 +649,7 @@ def test_kinds_of_failure_are_told_apart(tmp_path: Path) -> None:
         ("http://user:pass@two.example/", Code.NETWORK_ERROR, "a name or a password"),
         ("file:///etc/passwd", Code.NETWORK_ERROR, "none of http or https"),
         ("http://a b/", Code.NETWORK_ERROR, "redirects"),
+        ("https:////][a", Code.NETWORK_ERROR, "which is no address"),
     ],
 )
 def test_no_redirect_leads_where_a_call_may_not_go(to: str, code: Code, expected: str) -> None:
@@ -983,6 +1066,76 @@ def test_a_prompt_about_a_page_is_answered_by_the_second_model() -> None:
             assert "the page" in asked and asked.endswith("What is it?")
             assert "written by strangers" in body["system"]
             assert (body["model"], body["max_tokens"]) == ("large", 77)
+
+    run(main())
+
+
+def test_of_a_long_page_the_answer_is_said_to_be_about_a_part() -> None:
+    """To the second model, too; and what has to be said of the page is said with the answer."""
+
+    async def main() -> None:
+        page = b"x" * (web.MOST_ASKED_ABOUT + 1)
+        answers: dict[str, Answer] = {"/": reply(page), "/short": reply(page[:-1])}
+        async with world(answers) as at, serving(lambda request: Say.of("An answer.")) as server:
+            second = SecondModel(MessagesApi(KEY, server.url, "small"), "large", 77)
+            toolset = CATALOG.toolsets["claude-code"]
+            at.loop = replace(at.loop, toolset=toolset, web=Web(oracle=second))
+            outcome = await at.fetch(at.url(), "WebFetch", prompt="What?")
+            told = "[the answer is from the first 200000 characters of the page]"
+            assert str(outcome.content).partition("\n")[2] == f"{told}\n\nAn answer."
+            assert outcome.truncated
+            asked = server.requests[0].body["messages"][0]["content"]
+            assert "[only the first 200000 characters of the page are here]\nxxx" in asked
+            outcome = await at.fetch(at.url("/short"), "WebFetch", prompt="What?")
+            assert str(outcome.content).partition("\n")[2] == "\nAn answer."
+            assert "characters" not in server.requests[1].body["messages"][0]["content"]
+
+    run(main())
+
+
+def test_the_notes_on_a_page_come_with_the_answer_about_it() -> None:
+    """That it is shown as HTML, as here, or is not whole."""
+
+    class Without:
+        """A box whose runtime has no library."""
+
+        async def request(self, *_: Any, **__: Any) -> Any:
+            """Of the agent."""
+            raise ToolError(Code.UNSUPPORTED, "There is no reader.")
+
+    async def main() -> None:
+        page = {"/": reply(b"<p>x", "text/html")}
+        async with (
+            world({**page}, box=Without()) as at,
+            serving(lambda _: Say.of("Yes.")) as server,
+        ):
+            second = SecondModel(MessagesApi(KEY, server.url, "small"), "large", 77)
+            toolset = CATALOG.toolsets["claude-code"]
+            at.loop = replace(at.loop, toolset=toolset, web=Web(oracle=second))
+            told = str((await at.fetch(at.url(), "WebFetch", prompt="What?")).content)
+            assert told.endswith("\n[shown as HTML: There is no reader]\n\nYes.")
+
+    run(main())
+
+
+def test_a_second_model_takes_no_longer_than_the_call_may() -> None:
+    """The oracle's call ends with TIMEOUT; of a page, the page itself is shown."""
+
+    async def main() -> None:
+        async with serving(lambda _: Silent()) as server:
+            second = SecondModel(MessagesApi(KEY, server.url, "small", tries=1), "large", 77)
+            async with world({"/": reply(b"the page")}, web=Web(oracle=second)) as at:
+                oracle = registry("loom", CATALOG).get("oracle")
+                assert oracle is not None
+                context = Context("1", oracle.entry, at.loop, tool="oracle", time_left=0.05)
+                with pytest.raises(ToolError, match=r"Timed out after 50ms\.") as raised:
+                    await oracle.run(context, oracle.parse({"query": "why?"}))
+                assert raised.value.code is Code.TIMEOUT
+                fetch, context = at.tool("WebFetch", time_left=2.0)
+                given = fetch.parse({"url": at.url(), "prompt": "What?"})
+                told = str((await fetch.run(context, given)).content)
+                assert told.startswith("[the page itself: Timed out after 2000ms.]\n")
+                assert told.endswith("\n\nthe page")
 
     run(main())
 

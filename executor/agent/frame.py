@@ -2,7 +2,8 @@
 
 A frame is nine bytes of header (kind: 1, channel: 4, length: 4, big endian) and
 `length` bytes of payload. Control payloads are JSON objects in UTF-8, data payloads
-are raw bytes. A channel is the number of one call; channel 0 belongs to the box.
+are raw bytes. A channel is the number of one call, or of one
+carried connection; channel 0 belongs to the box.
 """
 
 import json
@@ -13,7 +14,7 @@ MAX_PAYLOAD = 1 << 20
 """Bytes. A longer frame is a fault of the sender, found before anything is stored."""
 
 # Host to agent.
-HELLO = 1  # JSON: lease, environment, roots
+HELLO = 1  # JSON: lease, environment, roots, proxy
 CALL = 2  # JSON: op, its arguments, `body` = bytes that follow in BODY frames
 BODY = 3  # raw: the input of the call
 CANCEL = 4  # empty: end the call

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 
-from .operation import MARKUP_PROGRAM, Command, Exit, Failure
-from .pages import in_memory
+from .operation import MARKUP_PROGRAM, Command, Failure
+from .pages import in_memory, named, output_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
     from typing import Any
 
     from .operation import Operation, Steps
@@ -29,27 +28,14 @@ def markdown(workspace: Workspace, arguments: dict[str, Any], body: bytes) -> St
     source = yield from in_memory(body)
     try:
         command = Command([python, "-I", "-S", "-B", MARKUP_PROGRAM, library, *said], source)
-        output, end = yield from _output(command, _HEADER + int(arguments["max_bytes"]))
+        most = _HEADER + int(arguments["max_bytes"])
+        output, end = yield from output_of(command, most, _senseless())
     finally:
         os.close(source)
     if end.status:
-        how = f"signal {-end.status}" if end.status < 0 else f"exit code {end.status}"
+        how = named(end.status)
         raise Failure("EXECUTION_ERROR", f"The page is too much for its reader ({how}).")
     return _reply(output)
-
-
-def _output(command: Command, most: int) -> Generator[Any, Any, tuple[bytes, Exit]]:
-    """What the program writes, and how it ends."""
-    pieces: list[bytes] = []
-    size = 0
-    answer = yield command
-    while not isinstance(answer, Exit):
-        pieces.append(answer)
-        size += len(answer)
-        if size > most:
-            raise _senseless()
-        answer = yield None
-    return b"".join(pieces), answer
 
 
 def _reply(output: bytes) -> tuple[dict[str, Any], bytes]:

@@ -75,6 +75,19 @@ def confine(memory: int, seconds: int) -> None:
         resource.setrlimit(name, (limit, limit))
 
 
+def base_of(soup: Any, address: str) -> str:
+    """What links start from: the page's `<base>`, where it has one of the web, or its address."""
+    element = soup.find("base", href=True)
+    if element is None:
+        return address
+    try:
+        base = urljoin(address, str(element["href"]).strip())
+    except ValueError:
+        return address
+    is_of_web = base.lower().startswith(("http:", "https:"))
+    return base if is_of_web and len(base) <= MOST_ADDRESS else address
+
+
 def with_whole_links(soup: Any, address: str) -> None:
     """Links and pictures by their whole address; those that lead to no place are left out."""
     for name, attribute in (("a", "href"), ("img", "src")):
@@ -122,6 +135,7 @@ def markdown(page: str, address: str) -> tuple[str, str]:
     soup = Page(page, "html.parser")
     found = soup.title
     title = " ".join(found.get_text().split())[:MOST_TITLE] if found is not None else ""
+    address = base_of(soup, address)
     for element in soup.find_all(_UNSEEN):
         element.extract()
     with_whole_links(soup, address)

@@ -75,12 +75,13 @@ def _taken_apart(
     """
     python, library = workspace.pdf
     argv = [python, "-I", "-S", "-B", PROGRAM, library, *map(str, wanted)]
+    too_much = Failure("TOO_LARGE", "The pages have too much in them. Read fewer at a time.")
     try:
-        output, end = yield from _output(Command(argv, source), most)
+        output, end = yield from output_of(Command(argv, source), most, too_much)
     finally:
         os.close(source)
     if end.status:
-        raise _Ended(f"taking it apart ended with {_named(end.status)}")
+        raise _Ended(f"taking it apart ended with {named(end.status)}")
     return output
 
 
@@ -116,8 +117,14 @@ def in_memory(data: bytes) -> Generator[None, Any, int]:
     return fd
 
 
-def _output(command: Command, most: int) -> Generator[Any, Any, tuple[bytes, Exit]]:
-    """What a program writes, and how it ends."""
+def output_of(
+    command: Command, most: int, too_much: Failure
+) -> Generator[Any, Any, tuple[bytes, Exit]]:
+    """What a program writes, and how it ends.
+
+    Raises:
+        Failure: `too_much`, it writes more than so many bytes.
+    """
     pieces: list[bytes] = []
     size = 0
     answer = yield command
@@ -125,12 +132,13 @@ def _output(command: Command, most: int) -> Generator[Any, Any, tuple[bytes, Exi
         pieces.append(answer)
         size += len(answer)
         if size > most:
-            raise Failure("TOO_LARGE", "The pages have too much in them. Read fewer at a time.")
+            raise too_much
         answer = yield None
     return b"".join(pieces), answer
 
 
-def _named(status: int) -> str:
+def named(status: int) -> str:
+    """How a process ended, for people."""
     return f"signal {-status}" if status < 0 else f"exit code {status}"
 
 

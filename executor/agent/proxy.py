@@ -7,8 +7,9 @@ answer. Both sides having said SHUT, or both ABORT, is the end: an ABORT is answ
 
 What is kept here is bounded: a window for each connection towards a program that does not
 read, nothing at all in the other direction, and buffers of sockets of a fixed size. Carried
-bytes take a part of the stream that is their own: what waits of them never delays an answer
-by more than `ROOM`, and no flood of commands' output can keep them out.
+bytes take a part of the stream that is their own: what waits of them is less than `ROOM` and
+one `PIECE`, so that no answer is delayed by more, and no flood of commands' output can keep
+them out.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ class Proxy:
     # ── frames ──
 
     def on_frame(self, kind: int, number: int, payload: bytes) -> None:
-        """A frame of the host about one connection; a fault in it ends that one alone."""
+        """A frame of the host about one connection; one that can't be read ends the agent."""
         if kind == frame.DIAL:
             dialling = Dialling(self, number, int(json.loads(payload)["port"]))
             self.carried[number] = dialling

@@ -44,8 +44,8 @@ PAUSE_INPUT = 4 << 20
 SLICE = 0.005
 """Seconds that operations run on before the loop looks elsewhere."""
 BACKGROUND = ("begin", "await_task", "peek", "stop_task", "left", "end_left")
-RICH = ("read_image", "read_pages", "read_notebook", "edit_notebook", "markdown")
 """What `background` does; it is loaded when the first of them comes."""
+RICH = ("read_image", "read_pages", "read_notebook", "edit_notebook", "markdown")
 DEFAULT_LEASE = 30.0
 DIRECTORIES = "/workspaces"
 """Directories that are mounted beside the worktree."""

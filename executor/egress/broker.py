@@ -238,15 +238,14 @@ class Broker:
 
     def judge(
         self, passage: Passage, host: str, port: int, kind: Kind, policy: Policy | None = None
-    ) -> None:
-        """Lets it pass, or does not.
+    ) -> Policy:
+        """Lets it pass, or does not; what it was judged by.
 
         Raises:
             Refused: it may not be reached, or not now.
         """
-        verdict = (policy or self.policy(passage.lane or None, passage.sandbox)).judge(
-            host, port, kind
-        )
+        policy = policy or self.policy(passage.lane or None, passage.sandbox)
+        verdict = policy.judge(host, port, kind)
         if self._is_closed:
             raise Refused(Reason.CLOSED, host, port)
         if not verdict.is_allowed:
@@ -255,6 +254,7 @@ class Broker:
             raise Refused(Reason.QUOTA, host, port, str(self.account.limit))
         if self._journal.is_failing:
             raise Refused(Reason.JOURNAL, host, port)
+        return policy
 
     async def dial(self, passage: Passage, host: str, port: int, kind: Kind) -> SocketStream:
         """A connection to there, if it may be made.
@@ -262,8 +262,8 @@ class Broker:
         Raises:
             Refused: it may not, or nothing answers.
         """
-        self.judge(passage, host, port, kind)
-        is_private = self.policy(passage.lane, passage.sandbox).may_be_private(host, port)
+        policy = self.judge(passage, host, port, kind)
+        is_private = policy.may_be_private(host, port)
         reader, writer, _ = await self._dialler.dial(host, port, is_private)
         return SocketStream(reader, writer)
 
@@ -348,22 +348,20 @@ class Broker:
 
     # ─── tools of the host ───
 
-    def transport(
-        self, lane: str | None = None, granted: Collection[tuple[str, int]] = ()
-    ) -> httpx.AsyncBaseTransport:
+    def transport(self, granted: Collection[tuple[str, int]] = ()) -> httpx.AsyncBaseTransport:
         """For an `httpx.AsyncClient` of the host: each of its requests is judged here.
 
-        Redirects are requests. What is not allowed raises `Refused`, which is a `ToolError`.
+        What lanes with egress may reach is what it may. Redirects are requests. What is not
+        allowed raises `Refused`, which is a `ToolError`.
         TLS is verified with the host's own trust, or the loop's `ca_file`.
 
         Args:
-            lane: whose policy holds; None = that of lanes with egress.
             granted: hosts and ports that somebody has approved beside it, for one call.
                 They can't be private ones.
         """
         from executor.egress.transport import Transport
 
-        return Transport(self, self._dialler, lane, exactly(granted), self._trust)
+        return Transport(self, self._dialler, exactly(granted), self._trust)
 
     def _trust(self) -> ssl.SSLContext:
         if self._tls is None:

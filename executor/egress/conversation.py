@@ -33,7 +33,7 @@ class Waits:
         head: for the whole head of a request, or the whole hello of TLS (F11).
         keep: for the next request on a connection.
         idle: between two pieces of anything else.
-        half: the same, in a tunnel whose client has ended: it is gone, as a rule.
+        half: the same, in a tunnel that one side has ended: the other is gone, as a rule.
     """
 
     head: float = 10.0
@@ -229,7 +229,7 @@ class Conversation:
             passage.touch()
             await both(
                 asyncio.create_task(self._send_on(upstream, hello)),
-                asyncio.create_task(carry(upstream, client.stream, passage.received)),
+                asyncio.create_task(self._send_back(upstream)),
             )
             await upstream.finish()
             reason = Reason.ALLOWED
@@ -239,6 +239,11 @@ class Conversation:
     async def _send_on(self, upstream: SocketStream, hello: bytes) -> None:
         """Carries what the client sends; from its end on, a silent server is not waited for."""
         await carry(self._client.stream, upstream, self._passage.sent, hello)
+        self._passage.hurry(self._waits.half)
+
+    async def _send_back(self, upstream: SocketStream) -> None:
+        """Carries what the server sends; from its end on, a silent client is not waited for."""
+        await carry(upstream, self._client.stream, self._passage.received)
         self._passage.hurry(self._waits.half)
 
 

@@ -87,7 +87,7 @@ class Dialler:
             addresses.plain(one) for one, said in zip(found, faults, strict=True) if not said
         ]
         if not checked:
-            raise Refused(Reason.ADDRESS, host, port, next(filter(None, faults), ""))
+            raise Refused(Reason.ADDRESS, host, port, _what_to_do(host, found, faults))
         return list(dict.fromkeys(checked))[:MAX_ADDRESSES]
 
     async def dial(
@@ -186,6 +186,14 @@ def _fault(address: Address, is_private: bool) -> str | None:
     if said is None and not is_private and any(map(addresses.is_own, addresses.carried(address))):
         return addresses.OWN
     return said
+
+
+def _what_to_do(host: str, found: list[Address], faults: list[str | None]) -> str:
+    """What a name leads to that nothing is dialled at, and what would help, if anything would."""
+    for address, said in zip(found, faults, strict=True):
+        if _fault(address, True) is None:
+            return f"{said}; an operator can allow that for this host with --egress-private {host}"
+    return f"{next(filter(None, faults), '')}, which no option allows; use another host"
 
 
 def _unanswered(error: OSError, host: str, port: int) -> Refused:

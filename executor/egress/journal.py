@@ -9,7 +9,6 @@ has gone always has its own line.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -103,9 +102,11 @@ class Journal:
             ConfigError: it can't be written.
         """
         if self._writer is not None:
-            self._writer.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._writer
+            if not self._writer.cancelling():  # twice, it would leave lines that are on their way
+                self._writer.cancel()
+            await asyncio.wait([self._writer])  # unlike `await`, ends when this is cancelled
+            if not self._writer.cancelled():
+                self._writer.exception()  # what it says, the next line says again
         await self._write()
 
     async def _write_soon(self) -> None:
@@ -133,9 +134,12 @@ class Journal:
             if work.exception() is not None:
                 self._take_back(taken)
             raise
-        except ConfigError:
+        except Exception as error:
             self._take_back(taken)
-            raise
+            if isinstance(error, ConfigError):
+                raise
+            # As when the system has no thread left.
+            raise ConfigError(f"audit log: it can't be written ({error})") from error
         self.is_failing = False
 
     def _take_back(self, taken: dict[Decision, _Sum]) -> None:

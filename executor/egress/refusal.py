@@ -42,8 +42,7 @@ _SAID: Mapping[Reason, str] = {
     Reason.PORT: "{host} may be reached, but not at port {port} this way; "
     "the user can allow it with --egress {host}:{port} (CONNECT to port 80 never is)",
     Reason.LITERAL: "{at} is an IP address, and hosts are reached by name only; use the name",
-    Reason.ADDRESS: "{at} is not reached: its name leads to {detail}; an operator can allow "
-    "that for this host with --egress-private {host}",
+    Reason.ADDRESS: "{at} is not reached: its name leads to {detail}",
     Reason.HOST_MISMATCH: "the Host header names another host than the request's target, {at}; "
     "send the same in both",
     Reason.NOT_TLS: "what came after CONNECT {at} is not TLS; only TLS is carried that way",

@@ -27,7 +27,7 @@ PREFIX = "executor-secret-"
 """What every placeholder begins with; 32 digits follow, which nobody can guess."""
 SHORTEST, LONGEST = 8, 4096
 """Characters of a value. A shorter one would be found, and masked, in any text."""
-MAX_HEADERS = 1 << 16
+MAX_HEADER_BYTES = 1 << 16
 """Bytes of headers with the values in them. (F11 has the same number for what comes in.)"""
 MIN_PART = 4
 """Characters of a value's beginning or end that are masked where a text was cut."""
@@ -306,10 +306,6 @@ class Secrets:
 
     # ─── what goes out ───
 
-    def is_bound(self, host: str, port: int, *, is_tls: bool = False) -> bool:
-        """Whether any of them is for this host, this port and this scheme."""
-        return any(self._is_for(one, host, port, is_tls) for one in self._bound)
-
     def _is_for(self, placeholder: bytes, host: str, port: int, is_tls: bool) -> bool:
         return (port, is_tls) in self._bound[placeholder].get(host, ())
 
@@ -341,10 +337,10 @@ class Secrets:
             return given
         made = [(name, _with_values(name, value, usable)) for name, value in given]
         has_values = made != given
-        if sum(len(name) + len(value) + 4 for name, value in made) > MAX_HEADERS:
+        if sum(len(name) + len(value) + 4 for name, value in made) > MAX_HEADER_BYTES:
             raise NotSubstituted(
-                f"with the values of its secrets the request has more than {MAX_HEADERS} bytes of "
-                "headers; use each once"
+                f"with the values of its secrets the request has more than {MAX_HEADER_BYTES} "
+                "bytes of headers; use each once"
             )
         asks = _PARTIAL if has_values else _PACKED
         kept = [(name, value) for name, value in made if name.lower() not in asks]
@@ -397,18 +393,12 @@ class Secrets:
         """A text with every value masked; itself if there is none in it."""
         return self._texts.masked(text)
 
-    def masked(self, value: Any) -> Any:
-        """JSON-able data with every value masked, in the names of its fields, too."""
-        if isinstance(value, str):
-            text = self.mask_text(value)
-            return value if text == value else text  # an enumeration's member stays one
+    def masked(self, value: str | bytes) -> str | bytes:
+        """A text or bytes with every value masked."""
         if isinstance(value, bytes):
             return self.mask(value)
-        if isinstance(value, Mapping):
-            return {self.masked(name): self.masked(part) for name, part in value.items()}
-        if isinstance(value, list | tuple):
-            return type(value)(map(self.masked, value))
-        return value
+        text = self.mask_text(value)
+        return value if text == value else text  # an enumeration's member stays one
 
 
 UNPACKED = (b"Accept-Encoding", b"identity")

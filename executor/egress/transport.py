@@ -59,15 +59,12 @@ class Transport(httpx.AsyncBaseTransport):
         self,
         broker: Broker,
         dialler: Dialler,
-        lane: str | None,
         approved: Policy,
         trust: Callable[[], ssl.SSLContext],
     ) -> None:
         self._broker = broker
-        self._dialler = dialler
-        self._lane = lane
-        self._approved = approved
         self._trust = trust
+        self._gates = {kind: Gate(broker, dialler, approved, kind) for kind in Kind}
         self._pools: dict[Kind, httpcore.AsyncConnectionPool] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -80,9 +77,9 @@ class Transport(httpx.AsyncBaseTransport):
         if kind is None:
             raise httpx.UnsupportedProtocol(f"{request.url.scheme}: is neither http nor https")
         url = request.url
-        gate = Gate(self._broker, self._dialler, self._lane, self._approved, kind)
         port = url.port or DEFAULT_PORTS[kind]
-        gate.admit(url.raw_host.decode("ascii"), port, request.headers.get_list("host"))
+        hosts = request.headers.get_list("host")
+        self._gates[kind].admit(url.raw_host.decode("ascii"), port, hosts)
         name = _host(url.raw_host.decode("ascii"), port)
         headers = self._with_secrets(name, port, kind, request.headers.raw)
         asked = httpcore.Request(
@@ -95,7 +92,7 @@ class Transport(httpx.AsyncBaseTransport):
             extensions={"timeout": request.extensions.get("timeout", {})},
         )
         with _mapped(request):
-            answer = await self._pool(kind, gate).handle_async_request(asked)
+            answer = await self._pool(kind).handle_async_request(asked)
         secrets = self._broker.secrets
         if secrets is None:
             return _response(answer, answer.headers, None)
@@ -118,11 +115,11 @@ class Transport(httpx.AsyncBaseTransport):
         except NotSubstituted as error:
             raise Refused(Reason.SECRET, host, port, str(error)) from error
 
-    def _pool(self, kind: Kind, gate: Gate) -> httpcore.AsyncConnectionPool:
+    def _pool(self, kind: Kind) -> httpcore.AsyncConnectionPool:
         if kind not in self._pools:
             self._pools[kind] = httpcore.AsyncConnectionPool(
                 ssl_context=self._trust() if kind is Kind.TUNNEL else None,
-                network_backend=gate,
+                network_backend=self._gates[kind],
                 max_keepalive_connections=0,  # each connection is judged when it is made
             )
         return self._pools[kind]
@@ -170,12 +167,9 @@ class _Body(httpx.AsyncByteStream):
 class Gate(httpcore.AsyncNetworkBackend):
     """Where httpcore gets its connections: dialled by the loop's dialler, at checked addresses."""
 
-    def __init__(
-        self, broker: Broker, dialler: Dialler, lane: str | None, approved: Policy, kind: Kind
-    ) -> None:
+    def __init__(self, broker: Broker, dialler: Dialler, approved: Policy, kind: Kind) -> None:
         self._broker = broker
         self._dialler = dialler
-        self._lane = lane
         self._approved = approved
         self._kind = kind
         self._inner = httpcore.AnyIOBackend()
@@ -190,7 +184,7 @@ class Gate(httpcore.AsyncNetworkBackend):
         Raises:
             Refused: it may not go there. The journal has it.
         """
-        passage = Passage(self._lane or "", "", self._broker.account)
+        passage = Passage("", "", self._broker.account)
         try:
             name, _ = self._judge(passage, host, port)
             for header in headers:
@@ -203,7 +197,7 @@ class Gate(httpcore.AsyncNetworkBackend):
     def _judge(self, passage: Passage, host: str, port: int) -> tuple[str, bool]:
         """The canonical host, and whether its addresses may be private ones."""
         name = _host(host, port)
-        listed = self._broker.policy(self._lane)
+        listed = self._broker.policy(None)
         is_listed = listed.judge(name, port, self._kind).is_allowed
         # Where nothing at all is allowed, nobody can approve anything either.
         is_granted = bool(listed) and self._approved.judge(name, port, self._kind).is_allowed
@@ -221,7 +215,7 @@ class Gate(httpcore.AsyncNetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
         """See `httpcore.AsyncNetworkBackend`."""
-        passage = self._broker.enter(self._lane or "", "")
+        passage = self._broker.enter("", "")
         try:
             inner = await self._connect(passage, host, port, timeout, socket_options)
         except Refused as refused:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -14,6 +15,7 @@ import typer
 from rich.table import Table
 
 from executor.catalog import PACKAGED, Catalog, LaneEntry, ToolEntry
+from executor.egress.options import faults as faults_of_egress
 from executor.errors import ConfigError
 from executor.frontends.options import Config
 from executor.frontends.running import OK, finish, settings_of, show, write_json
@@ -37,7 +39,7 @@ def check(named: File = None, config: Config = None) -> None:
     """Say everything that is wrong with a configuration. Exit code 0: nothing; 2: something."""
 
     async def work() -> int:
-        file, _ = _loaded(named or config)
+        file, _ = _loaded(_named(named, config))
         show(f"{visible(str(file)) if file is not None else 'the packaged catalog'}: no faults")
         return OK
 
@@ -53,7 +55,7 @@ def show_command(
     """Show what holds: tools, lanes, defaults, and which values your file has changed."""
 
     async def work() -> int:
-        file, catalog = _loaded(named or config)
+        file, catalog = _loaded(_named(named, config))
         changes = [] if file is None else list(_changes(file))
         if as_json:
             write_json(_as_data(file, catalog, changes))
@@ -62,6 +64,12 @@ def show_command(
         return OK
 
     finish(work)
+
+
+def _named(file: Path | None, config: Path | None) -> Path | None:
+    if file is not None and config is not None:
+        raise ConfigError("config: FILE and --config are the same; give one of them")
+    return file or config
 
 
 def _loaded(config: Path | None) -> tuple[Path | None, Catalog]:
@@ -73,7 +81,7 @@ def _loaded(config: Path | None) -> tuple[Path | None, Catalog]:
     settings, catalog = settings_of(config)
     file = config or settings.config_file
     spec = catalog.loop_spec(".")
-    faults: list[str] = []
+    faults = _loop_faults(catalog)
     try:
         rules_of(spec, catalog)
     except ConfigError as error:
@@ -85,6 +93,24 @@ def _loaded(config: Path | None) -> tuple[Path | None, Catalog]:
     if faults:
         raise ConfigError([f"{file}: {fault}" for fault in faults])
     return file, catalog
+
+
+def _loop_faults(catalog: Catalog) -> list[str]:
+    """What no loop could be opened with, whatever its worktree is."""
+    with tempfile.TemporaryDirectory(prefix="executor-check-") as directory:
+        spec = catalog.loop_spec(directory)
+        found = [*spec.faults(), *catalog.faults(spec), *faults_of_egress(spec)]
+        found = [
+            fault if fault.startswith("egress.") else f"loop.{fault}"
+            for fault in dict.fromkeys(found)
+            if not _is_of_worktree(fault, directory)
+        ]
+    return found
+
+
+def _is_of_worktree(fault: str, directory: str) -> bool:
+    """The place of the worktree is at fault, which is not in the file."""
+    return directory in fault or "contains or lies in the worktree;" in fault
 
 
 # ─── what a file changes ────────────────────────────────────────────────────────────
@@ -106,10 +132,11 @@ class _Change:
 
 
 def _changes(file: Path) -> Iterator[_Change]:
-    """What a file says, whether or not it says anything else than the packaged catalog."""
+    """What a file says otherwise than the packaged catalog."""
     packaged = dict(_leaves(resources.files("executor").joinpath(PACKAGED).read_text("utf-8")))
     for key, value in _leaves(file.read_text("utf-8")):
-        yield _Change(key, value, packaged.get(key))
+        if key not in packaged or packaged[key] != value:
+            yield _Change(key, value, packaged.get(key))
 
 
 def _leaves(text: str) -> Iterator[tuple[str, Any]]:

@@ -85,6 +85,7 @@ from executor.frontends.running import (
 )
 from executor.git import records
 from executor.git.tidying import tidy
+from executor.lanes import COMMANDS, terms_of
 from executor.loop import Loop
 from executor.model import Call, Event, Finished, LoopSpec, Result, Warned
 from executor.sandbox import images as image_store
@@ -256,7 +257,8 @@ async def _run(
             started = time.monotonic()
             async with _opened(controller, spec) as loop:
                 steps.close()
-                _tell_opened(loop, time.monotonic() - started, settings.state_directory)
+                seconds = time.monotonic() - started
+                _tell_opened(loop, catalog, seconds, settings.state_directory)
                 lines = Lines()
                 async for line in _lines(source):
                     await _answer(loop, lines.read(line))
@@ -346,15 +348,26 @@ def _unreadable(reason: str) -> ConfigError:
     return ConfigError(f"--calls: {reason}; give a file of call lines")
 
 
-def _tell_opened(loop: Loop, seconds: float, state: Path) -> None:
+def _tell_opened(loop: Loop, catalog: Catalog, seconds: float, state: Path) -> None:
     facts = loop.capabilities
     notices.tell(facts, state)
     what = ", ".join(
         f"{name} {facts[name]}" for name in ("network", "runtime", "user", "pids") if name in facts
     )
     say(f"loop {loop.exec_id} open in {seconds:.2f} s ({what})")
-    if hosts := loop.spec.egress.hosts:
-        say(f"commands may reach {', '.join(hosts)}, through the broker")
+    if loop.spec.egress.hosts:
+        say(_reach(loop.spec, catalog))
+
+
+def _reach(spec: LoopSpec, catalog: Catalog) -> str:
+    """What of the hosts that were named can be reached, in a sentence."""
+    hosts = ", ".join(spec.egress.hosts)
+    terms = terms_of(spec, catalog)
+    if terms[catalog.tools[COMMANDS].lane].network == "broker":
+        return f"commands may reach {hosts}, through the broker"
+    if lanes := [name for name, one in terms.items() if one.network == "broker"]:
+        return f"commands reach no hosts; {hosts} can be reached in lane {', '.join(lanes)} only"
+    return f"warning: no lane has the broker, so nothing can reach {hosts}"
 
 
 async def _lines(source: int) -> AsyncIterator[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
@@ -62,7 +63,7 @@ async def examine(config: Path | None = None) -> Report:
         return report
     report.findings.append(Finding("configuration", "ok", f"file: {file or 'none'}"))
     runtime = catalog.loop.get("runtime")
-    report.findings += await doctor.examine(settings, catalog.controller, runtime)
+    report.findings += await doctor.examine(settings, catalog.controller, runtime, catalog.lanes)
     report.findings += doctor.judge_lanes(catalog.lanes, catalog.controller)
     if report.is_able and all(
         finding.level == "ok" for finding in report.findings if finding.name == "images"
@@ -83,8 +84,11 @@ async def _trial(report: Report, settings: Settings, catalog: Catalog) -> None:
     """Open a box on an empty directory, as loops have it, and run one command in it."""
     with tempfile.TemporaryDirectory(prefix="executor-doctor-") as directory:
         spec = _trial_spec(catalog, Path(directory))
+        # No image is built for a trial: every lane has the one that is there.
+        lanes = {name: replace(lane, image=None) for name, lane in catalog.lanes.items()}
+        tried = replace(catalog, lanes=lanes)
         try:
-            async with Controller(settings, catalog) as controller, controller.open(spec) as loop:
+            async with Controller(settings, tried) as controller, controller.open(spec) as loop:
                 result = await loop.execute(Call("doctor", "run_command", {"command": "true"}))
                 report.capabilities = loop.capabilities
         except ExecutorError as error:
@@ -95,12 +99,22 @@ async def _trial(report: Report, settings: Settings, catalog: Catalog) -> None:
         return
     text = f"a command ran in it in {result.duration_ms:.1f} ms"
     report.findings.append(Finding("trial box", "ok", text))
-    facts = (
-        f"{name}: {_plain(value)}"
-        for name, value in report.capabilities.items()
-        if not name.endswith("notices")
-    )
-    report.findings.append(Finding("isolation of the trial box", "ok", "\n    ".join(facts)))
+    report.findings += _isolation(report.capabilities)
+
+
+def _isolation(capabilities: Mapping[str, Any]) -> Iterator[Finding]:
+    """What isolation the trial's boxes had: that of `no-net`, then those of other lanes."""
+    boxes: dict[str, Mapping[str, Any]] = {"the trial box": capabilities}
+    for lane, found in capabilities.get("lanes", {}).items():
+        if found:  # one that nothing was run in was never opened
+            boxes[f"the trial box of lane {lane}"] = found
+    for box, found in boxes.items():
+        facts = (
+            f"{name}: {_plain(value)}"
+            for name, value in found.items()
+            if name != "lanes" and not name.endswith("notices")
+        )
+        yield Finding(f"isolation of {box}", "ok", "\n    ".join(facts))
 
 
 def _trial_spec(catalog: Catalog, directory: Path) -> LoopSpec:

@@ -57,6 +57,7 @@ from executor.frontends.running import (
     write_texts,
 )
 from executor.frontends.signals import HEARD
+from executor.lanes import Attended
 from executor.loop import Loop
 from executor.model import MOUNT, Limits, LoopSpec, plain
 from executor.sandbox.attach import STDOUT
@@ -172,7 +173,8 @@ async def _in_running_box(settings: Settings, name: str, *, is_raw: bool) -> int
         spec = LoopSpec(MOUNT, Limits(cpus=max(cores / 1e9, 1.0)))
         labels = (container.get("Config") or {}).get("Labels") or {}
         what = f"{_name(container)} of loop {labels.get(LABEL_LOOP)}"
-        code = await _attend(engine, container, spec, what=what, is_raw=is_raw)
+        box = Attended(_name(container), spec, has_proxy=False)
+        code = await _attend(engine, container, box, what=what, is_raw=is_raw)
         if code is None:
             say(
                 f"the box {name} is gone: its loop has ended, its time is over, or it was "
@@ -191,8 +193,8 @@ async def _in_new_box(settings: Settings, catalog: Catalog, spec: LoopSpec, *, i
         ):
             steps.close()
             notices.tell(loop.capabilities, settings.state_directory)
-            with loop.attended() as box:
-                code = await _attend(engine, await engine.inspect(box), spec, is_raw=is_raw)
+            async with loop.attended() as box:
+                code = await _attend(engine, await engine.inspect(box.name), box, is_raw=is_raw)
             if code is None:
                 say(f"the box is gone: {_why(loop)}; files in its worktree are intact")
     finally:
@@ -208,7 +210,7 @@ def _why(loop: Loop) -> str:
 
 
 async def _attend(
-    engine: Engine, container: Mapping[str, Any], spec: LoopSpec, *, what: str = "", is_raw: bool
+    engine: Engine, container: Mapping[str, Any], box: Attended, *, what: str = "", is_raw: bool
 ) -> int | None:
     """Bring the person and a shell in the box together; its exit code, None = box lost.
 
@@ -217,7 +219,7 @@ async def _attend(
     """
     code: int | None = None
     try:
-        code = await _converse(engine, container, spec, what=what, is_raw=is_raw)
+        code = await _converse(engine, container, box, what=what, is_raw=is_raw)
     except EngineError:
         if await _condition(engine, container) is not _Condition.ENDED:
             raise
@@ -225,7 +227,7 @@ async def _attend(
         if await _condition(engine, container) is _Condition.SILENT:
             code = NO_SANDBOX if code is None else code
             _say_silent(container, is_own=not what)
-            if what or spec.quota != "loop-ext4":  # its files come back without the engine
+            if what or box.spec.quota != "loop-ext4":  # its files come back without the engine
                 _end_soon(code)
     return code
 
@@ -272,15 +274,16 @@ def _end_soon(code: int) -> None:
 
 
 async def _converse(
-    engine: Engine, container: Mapping[str, Any], spec: LoopSpec, *, what: str, is_raw: bool
+    engine: Engine, container: Mapping[str, Any], box: Attended, *, what: str, is_raw: bool
 ) -> int | None:
     with_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     image = await engine.inspect_image(str(container["Image"])) or {}
     environment = shell_environment(
-        spec,
+        box.spec,
         owner_in(container),
         (image.get("Config") or {}).get("Env") or (),
         engine.settings.terminal if with_terminal else "",
+        has_proxy=box.has_proxy,
     )
     size = _size() if with_terminal else None
     ends = "; exit or Ctrl-D ends it, Ctrl-] three times leaves it" if with_terminal else ""

@@ -242,12 +242,14 @@ def admit(host: Host, spec: LoopSpec) -> list[str]:
     Raises:
         UnsafeRuntime: the runtime is not what the policy demands.
         ImageNotAllowed: the policy does not allow the image.
-        ConfigError: the box must not have the network, or can't.
+        ConfigError: the box must not have the network, or can't; the engine lacks its runtime.
     """
     facts = host.engine.facts
     admission = gate.admit(host.policy, facts, spec.runtime)
     ours = images.recipes(host.engine).names()
     allowance.require_allowed(host.policy, spec.image, ours)
+    if faults := container.runtime_faults(admission.runtime, facts):
+        raise ConfigError(faults)
     if host.network == bridge.NETWORK and (
         faults := bridge.faults(host.policy, facts, admission.runtime or "", host.lane)
     ):
@@ -599,13 +601,14 @@ class _Opening:
         if self.mourning is not None:
             await asyncio.wait({self.mourning})
         await self._compare(was_lost=was_lost)
+        is_gone = False
         try:
-            if await self._remove():
+            if is_gone := await self._remove():
                 self.id, self.is_asked_for = None, False
                 self.identity.discard_files(self.name)
                 self.quota.release(self.name)
         finally:
-            await self.caches.close()
+            await self.caches.close(tend=is_gone)
             self.identity.let_go(self.name)
             for opened in (self.worktree, *self.beside):
                 if opened is not None:

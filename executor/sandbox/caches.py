@@ -24,12 +24,12 @@ import re
 import secrets
 import stat
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from executor.errors import ConfigError
-from executor.model import CACHES
+from executor.model import CACHE_NAME, CACHES
 from executor.sandbox.completion import to_completion
 from executor.sandbox.container import Owner
 from executor.sandbox.descent import DIRECTORY, Trail, remove
@@ -40,7 +40,6 @@ PLACE = "caches"
 MOST = Usage(10 << 30, 1_000_000)
 """What a cache may hold when nobody uses it; one that holds more is emptied."""
 _PLAIN = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-_NAME = re.compile(r"(?!\.\.?$)[a-z0-9._-]{1,32}")
 _LOCK, _OLD = ".LOCK", ".OLD-"
 """No name of a cache has capitals."""
 _PRIVILEGED = stat.S_ISUID | stat.S_ISGID
@@ -128,14 +127,18 @@ class Caches:
             )
         except BaseException:
             caches._stop.set()
-            await caches.close()
+            await caches.close(tend=False)
             raise
         return caches
 
-    async def close(self) -> None:
-        """Lets go of them, once the box is gone; no more than once."""
+    async def close(self, *, tend: bool = True) -> None:
+        """Lets go of them, once the box is gone; no more than once.
+
+        Args:
+            tend: see to those that nobody else has. Not where the box may still be there.
+        """
         if self._parent >= 0:
-            await to_completion(asyncio.to_thread(self._leave_all), self._stop.set)
+            await to_completion(asyncio.to_thread(self._leave_all, tend), self._stop.set)
 
     # ── in a thread ──
 
@@ -146,7 +149,7 @@ class Caches:
         try:
             self._parent, parent = _place(state, tenant, owner)
             for name in names:
-                if not _NAME.fullmatch(name):
+                if not CACHE_NAME.fullmatch(name):
                     raise ConfigError(f"caches: {name!r} is no name of a cache")
                 self._take(name)
                 self.opened.append(Cache(name, parent / name))
@@ -165,10 +168,10 @@ class Caches:
         # Between the two, another may have had it alone for a moment, and emptied it.
         _made(name, self._parent, self._owner)
 
-    def _leave_all(self) -> None:
+    def _leave_all(self, tend: bool) -> None:
         for name, lock in self._locks.items():
             try:
-                if _locked(lock, fcntl.LOCK_EX):
+                if tend and _locked(lock, fcntl.LOCK_EX):
                     self._tend(name)
             except OSError as error:
                 log.warning("the cache %s can't be looked at: %s", name, error.strerror or error)
@@ -184,16 +187,17 @@ class Caches:
             if left.startswith(f"{name}{_OLD}"):
                 remove(left, self._parent)
         try:
+            _make_open(name, self._parent)
             root = os.open(name, DIRECTORY, dir_fd=self._parent)
         except FileNotFoundError:
             return
         try:
             with contextlib.suppress(Stopped):
+                # Before it is measured: what is in a closed directory would not count.
+                _make_plain(root, self._stop)
                 usage = Measurement([root], self._stop, most=self._most).take()
                 if not usage.is_whole:
                     self._empty(name)
-                    return
-                _without_privileges(root, self._stop)
         finally:
             os.close(root)
 
@@ -264,6 +268,7 @@ def _made(name: str, parent: int, owner: Owner) -> None:
     """The directory is there, and is the box's alone."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, 0o700, dir_fd=parent)
+    _make_open(name, parent)
     root = os.open(name, DIRECTORY, dir_fd=parent)
     try:
         status = os.fstat(root)
@@ -288,14 +293,14 @@ def _locked(lock: int, kind: int) -> bool:
     return True
 
 
-def _without_privileges(root: int, stop: threading.Event) -> None:
-    """Takes the set-uid and set-gid bits off all files.
+def _make_plain(root: int, stop: threading.Event) -> None:
+    """Opens all directories to their owner, and takes set-uid and set-gid bits off all files.
 
-    In a box they do nothing (`no-new-privileges`), and nobody else on the host can reach them;
-    but a copy that somebody makes of the cache would have them.
+    In a box the bits do nothing (`no-new-privileges`), and nobody else on the host can reach the
+    files; but a copy that somebody makes of the cache would have them.
     """
     with Trail(root) as trail:
-        waiting = [_plain(root)]
+        waiting = [_mended(root)]
         while waiting and not stop.is_set():
             if not waiting[-1]:
                 waiting.pop()
@@ -304,26 +309,45 @@ def _without_privileges(root: int, stop: threading.Event) -> None:
                 continue
             with contextlib.suppress(OSError):
                 trail.down(waiting[-1].pop())
-                waiting.append([] if trail.is_outside else _plain(trail.descriptor))
+                waiting.append([] if trail.is_outside else _mended(trail.descriptor))
 
 
-def _plain(directory: int) -> list[str]:
+def _mended(directory: int) -> list[str]:
+    """Mends what is in a directory; the names of the directories among it."""
     below: list[str] = []
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
-            status = entry.stat(follow_symlinks=False)
-            if stat.S_ISDIR(status.st_mode):
-                below.append(entry.name)
-            elif stat.S_ISREG(status.st_mode) and status.st_mode & _PRIVILEGED:
-                _strip(entry.name, directory)
+            # One that can't be mended is no end of the look at the others.
+            with contextlib.suppress(OSError):
+                status = entry.stat(follow_symlinks=False)
+                if stat.S_ISDIR(status.st_mode):
+                    below.append(entry.name)
+                    _make_open(entry.name, directory)
+                elif stat.S_ISREG(status.st_mode) and status.st_mode & _PRIVILEGED:
+                    _strip(entry.name, directory)
     return below
 
 
-def _strip(name: str, directory: int) -> None:
-    file = os.open(
-        name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory
-    )
+def _make_open(name: str, parent: int) -> None:
+    """Gives the owner of a directory all rights to it, which a box may have taken."""
+    with _path(name, parent, os.O_DIRECTORY) as (path, mode):
+        if mode & stat.S_IRWXU != stat.S_IRWXU:
+            os.chmod(path, mode | stat.S_IRWXU)
+
+
+def _strip(name: str, parent: int) -> None:
+    with _path(name, parent) as (path, mode):
+        os.chmod(path, mode & ~_PRIVILEGED)
+
+
+@contextlib.contextmanager
+def _path(name: str, parent: int, flags: int = 0) -> Iterator[tuple[str, int]]:
+    """A path to exactly what has this name now, and its mode; nobody needs rights to it."""
+    held = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC | flags, dir_fd=parent)
     try:
-        os.fchmod(file, stat.S_IMODE(os.fstat(file).st_mode) & ~_PRIVILEGED)
+        mode = os.fstat(held).st_mode
+        if stat.S_ISLNK(mode):
+            raise FileNotFoundError(name)
+        yield f"/proc/self/fd/{held}", stat.S_IMODE(mode)
     finally:
-        os.close(file)
+        os.close(held)

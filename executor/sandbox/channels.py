@@ -25,6 +25,7 @@ from executor.errors import Code, ProtocolError, SandboxError, ToolError
 from executor.sandbox.control import from_json
 
 Accept: TypeAlias = Callable[[ByteStream], Awaitable[None]]
+"""Serves one connection of a box; the stream has ended when it returns."""
 
 log = logging.getLogger(__name__)
 
@@ -40,9 +41,6 @@ MAX_REASON = 200
 LATE = 4
 """Frames that may come for a channel which is over by SHUT: grants and an ABORT that were under
 way meanwhile."""
-LINGER = 2.0
-"""Seconds in which a client has to read the last answer and to close. Whoever ends a connection
-while something still comes takes the answer away with it."""
 DIAL_TIMEOUT = 10.0
 FINISH_TIMEOUT = 10.0
 """Seconds that are waited for what serves connections, once it was cancelled."""
@@ -128,16 +126,6 @@ class Channel:
         self._why = reason
         self._buffer.clear()
         self._wake()
-
-    async def linger(self) -> None:
-        """Say the end, and read until the other side says it; for some seconds at most."""
-        await self.write_eof()
-        try:
-            async with asyncio.timeout(LINGER):
-                while await self.read():
-                    pass
-        except TimeoutError:
-            self.abort("nobody reads any more")
 
     def _wake(self) -> None:
         for waiting in (self._reader, self._writer):
@@ -331,7 +319,6 @@ class Channels:
     async def _serve(self, channel: Channel, accept: Accept) -> None:
         try:
             await accept(channel)
-            await channel.linger()
         except StreamClosed:
             pass
         except Exception:

@@ -354,18 +354,20 @@ class Connection:
         if self._error is not None:
             raise self._error
         channel = self._next_channel()
-        frames = _call(channel, {"op": op, **arguments}, body)
-        waiting = _Waiting(
-            self._loop.create_future(),
-            on_output,
-            shape_of(op, arguments),
-            most_data(op, arguments),
-            most_records(op, arguments),
-        )
-        self._waiting[channel] = waiting
-        self._send(frames)
-        if has_waited:  # connections waited for this call
-            self.channels.pump(at_least=1)
+        try:
+            frames = _call(channel, {"op": op, **arguments}, body)
+            waiting = _Waiting(
+                self._loop.create_future(),
+                on_output,
+                shape_of(op, arguments),
+                most_data(op, arguments),
+                most_records(op, arguments),
+            )
+            self._waiting[channel] = waiting
+            self._send(frames)
+        finally:
+            if has_waited:  # connections waited for this call, sent or not
+                self.channels.pump(at_least=1)
         if timeout is not None and op in _COMMANDS:  # which the agent ends by itself
             self._arm(waiting, timeout + grace + CANCEL_MARGIN, self._overdue, channel, timeout)
         elif timeout is not None:
@@ -389,6 +391,10 @@ class Connection:
         try:
             while not self._writable.is_set():
                 await self._writable.wait()
+        except BaseException:
+            # The stream may take bytes again, and nobody else tells the connections.
+            self._loop.call_soon(self.channels.pump)
+            raise
         finally:
             self._queued -= 1
             if overdue is not None:

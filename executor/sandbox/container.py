@@ -302,7 +302,7 @@ def create_request(plan: Plan) -> dict[str, Any]:
         ConfigError: the image, its volumes, the runtime or the sizes can't be served.
     """
     require_usable(plan.image)
-    if faults := runtime_faults(plan.spec, plan.facts):
+    if faults := runtime_faults(plan.spec.runtime, plan.facts):
         raise ConfigError(faults)
     memory = plan.spec.limits.memory_bytes
     profile = plan.seccomp or seccomp.profile_of(plan.spec, plan.facts)
@@ -496,12 +496,12 @@ def working_directory_fault(path: str) -> str:
     )
 
 
-def runtime_faults(spec: LoopSpec, facts: EngineFacts) -> list[str]:
-    """Why the engine can't run the box with the runtime that is asked for."""
-    if spec.runtime is None or not facts.runtimes or spec.runtime in facts.runtimes:
+def runtime_faults(runtime: str | None, facts: EngineFacts) -> list[str]:
+    """Why the engine can't run a box with the runtime that is asked for."""
+    if runtime is None or not facts.runtimes or runtime in facts.runtimes:
         return []
     known = ", ".join(facts.runtimes)
-    return [f"runtime: the engine has no {spec.runtime!r}; it has {known}"]
+    return [f"runtime: the engine has no {runtime!r}; it has {known}"]
 
 
 # ─── files in memory ────────────────────────────────────────────────────────────────

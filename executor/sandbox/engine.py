@@ -35,7 +35,15 @@ from executor.settings import Settings
 if TYPE_CHECKING:
     import docker
 
-__all__ = ["Demultiplexer", "Engine", "EngineFacts", "Entry", "NameTaken", "parse_facts", "status"]
+__all__ = [
+    "Demultiplexer",
+    "Engine",
+    "EngineFacts",
+    "NameTaken",
+    "PathEntry",
+    "parse_facts",
+    "status",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -72,7 +80,7 @@ _TRANSIENT = (
 """Texts of failures (status 500) that have been seen to pass by themselves."""
 
 
-class Entry(NamedTuple):
+class PathEntry(NamedTuple):
     """What is at a path in a container that never ran.
 
     Attributes:
@@ -270,7 +278,7 @@ class Engine:
         )
         return dict(reply)
 
-    async def image_entry(self, id: str, path: str) -> Entry | None:
+    async def image_entry(self, id: str, path: str) -> PathEntry | None:
         """What is at a path in a container; None where nothing is.
 
         Only for containers that were never started: nothing moves in them. No content is
@@ -279,7 +287,7 @@ class Engine:
         what = f"look at {path} in container {id[:12]}"
         return await self._call(what, self._image_entry, id, path, idempotent=True)
 
-    def _image_entry(self, id: str, path: str) -> Entry | None:
+    def _image_entry(self, id: str, path: str) -> PathEntry | None:
         client: Any = self._client
         response = client.head(
             client._url("/containers/{0}/archive", id),
@@ -292,8 +300,8 @@ class Engine:
         said = json.loads(base64.b64decode(response.headers["X-Docker-Container-Path-Stat"]))
         target = str(said.get("linkTarget") or "")
         if target:
-            return Entry("link", posixpath.join(posixpath.dirname(path), target))
-        return Entry("directory" if int(said.get("mode") or 0) & _GO_DIRECTORY else "file")
+            return PathEntry("link", posixpath.join(posixpath.dirname(path), target))
+        return PathEntry("directory" if int(said.get("mode") or 0) & _GO_DIRECTORY else "file")
 
     async def kill(self, id: str, signal: str = "KILL") -> None:
         """Sends a signal to process 1; a container that has ended or is gone is fine."""

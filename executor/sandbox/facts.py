@@ -306,5 +306,6 @@ def _limits(info: Mapping[str, Any]) -> dict[str, bool]:
 
 
 def machine_name(name: str) -> str:
-    """Of a kind of machine, as `uname -m` has it: images and Podman say `amd64`."""
-    return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
+    """One name for each kind of machine: engines have `uname -m`, images and Podman Go's names."""
+    same = {"amd64": "x86_64", "arm64": "aarch64", "armv7l": "arm", "armv6l": "arm", "i686": "386"}
+    return same.get(name, name)

@@ -57,6 +57,8 @@ _LOCK_SECONDS = 1800.0
 _LOCK_POLL = 0.2
 _INSTALL_SECONDS = 900
 _ABANDONED = 3600.0
+_NATIVE = {("386", "x86_64")}
+"""Images of the one kind that machines of the other run by themselves."""
 _PLAIN_FILE = re.compile(r"[\w/.+@ -]*")
 
 LAYERS = "executor.layers"
@@ -165,7 +167,7 @@ def notices(name: str, found: Mapping[str, Any], facts: EngineFacts) -> tuple[st
         facts: what the engine says about itself.
     """
     architecture = machine_name(str(found.get("Architecture") or facts.architecture))
-    if architecture == facts.architecture:
+    if architecture == facts.architecture or (architecture, facts.architecture) in _NATIVE:
         return ()
     return (
         f"The image {name} is for {architecture}, and the engine's machine is "

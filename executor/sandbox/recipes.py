@@ -18,16 +18,16 @@ side on one engine, and what is made of an older recipe is not taken for a newer
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from executor.catalog_tables import instead
 from executor.errors import ConfigError
 
 BUILD_VERSION = "2"
@@ -219,7 +219,7 @@ class _Check:
         if not isinstance(table, dict):
             return [f"{name}: is no table; write [{name}] and its keys below"]
         faults = [
-            f"{name}.{key}: unknown key{_instead(key, _KEYS)}" for key in table if key not in _KEYS
+            f"{name}.{key}: unknown key{instead(key, _KEYS)}" for key in table if key not in _KEYS
         ]
         faults += self._extends_faults(name, table)
         faults += self._layer_faults(name, table)
@@ -247,7 +247,7 @@ class _Check:
         if below is None:
             return [f"{name}.extends: is missing; say which image it extends: {', '.join(known)}"]
         if below not in known:
-            return [f"{name}.extends: there is no image {below!r}{_instead(str(below), known)}"]
+            return [f"{name}.extends: there is no image {below!r}{instead(str(below), known)}"]
         return []
 
     def _layer_faults(self, name: str, table: Mapping[str, Any]) -> list[str]:
@@ -260,7 +260,7 @@ class _Check:
         if layers and not below.offered:
             return [f"{name}.layers: {below.name} has none to choose from; name packages"]
         return [
-            f"{name}.layers: there is no layer {one!r}{_instead(one, sorted(below.offered))}"
+            f"{name}.layers: there is no layer {one!r}{instead(one, sorted(below.offered))}"
             for one in layers
             if one not in below.offered
         ]
@@ -282,8 +282,3 @@ def _package_faults(packages: Iterable[str]) -> list[str]:
 
 def _is_words(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(one, str) for one in value)
-
-
-def _instead(name: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(known)}"

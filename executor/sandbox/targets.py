@@ -20,7 +20,7 @@ from executor.errors import ConfigError
 from executor.model import MOUNT
 from executor.sandbox.completion import to_completion
 from executor.sandbox.container import RUNTIME, SHARES, Image, covered_volumes
-from executor.sandbox.engine import Engine, Entry
+from executor.sandbox.engine import Engine, PathEntry
 
 PLAIN = (MOUNT, "/proc", "/sys", "/dev")
 """Where no link is accepted, wherever it leads."""
@@ -53,7 +53,9 @@ async def require_plain(
     async with _unstarted(engine, image, labels or {}) as container:
         looks = (engine.image_entry(container, path) for path in paths)
         found = await asyncio.gather(*looks, return_exceptions=True)
-    entries = {path: one for path, one in zip(paths, found, strict=True) if isinstance(one, Entry)}
+    entries = {
+        path: one for path, one in zip(paths, found, strict=True) if isinstance(one, PathEntry)
+    }
     links = {path: entry.target for path, entry in entries.items() if entry.kind == "link"}
     kinds = {path: entry.kind for path, entry in entries.items()}
     if faults := [*link_faults(name, links), *kind_faults(name, kinds)]:

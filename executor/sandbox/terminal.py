@@ -105,14 +105,22 @@ def _described(container: Mapping[str, Any]) -> str:
 
 
 def shell_environment(
-    spec: LoopSpec, owner: Owner, image_environment: Iterable[str], terminal: str
+    spec: LoopSpec,
+    owner: Owner,
+    image_environment: Iterable[str],
+    terminal: str,
+    *,
+    has_proxy: bool = False,
 ) -> dict[str, str]:
     """What a person's shell starts with: that of commands, but somebody is there.
 
     Args:
         terminal: kind of the person's terminal; empty = there is none.
+        has_proxy: as `command_environment` takes it.
     """
-    environment = command_environment(spec, user_name(owner), image_environment)
+    environment = command_environment(
+        spec, user_name(owner), image_environment, has_proxy=has_proxy
+    )
     for name in _FOR_NOBODY:
         if name not in spec.environment:
             environment.pop(name, None)

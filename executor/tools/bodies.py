@@ -96,7 +96,8 @@ class _Layer:
         if len(data) < len(_GZIP) and (self._inner.eof or not self._has_begun):
             self._held = data  # which coding it is, its first two bytes say
             return
-        while data:
+        is_full = False
+        while data or is_full:  # of what has been taken, more may come out
             if self._inner.eof:
                 if len(data) < len(_GZIP):
                     self._held = data
@@ -107,6 +108,7 @@ class _Layer:
             piece = self._unpacked(data)
             self._has_begun = True
             data = self._inner.unconsumed_tail or self._inner.unused_data
+            is_full = len(piece) == _PIECE and not self._inner.eof
             yield piece
 
     def _unpacked(self, data: bytes) -> bytes:

@@ -22,9 +22,9 @@ import httpx
 
 from executor.bytestream import ByteStream, StreamClosed
 from executor.egress import names
-from executor.egress.policy import Kind, Reason
+from executor.egress.policy import DEFAULT_PORTS, Kind, Reason
 from executor.egress.refusal import Refused
-from executor.egress.secrets import NotSubstituted, Secrets
+from executor.egress.secrets import Secrets
 from executor.egress.transport import MOST_READ
 from executor.errors import Code, ToolError
 from executor.permissions import is_host
@@ -49,7 +49,6 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _KEPT = frozenset({"accept", "accept-language", "user-agent", "content-type"})
 """Headers that go to another host than the one they were given for; credentials do not."""
 _KINDS = {"https": Kind.TUNNEL, "http": Kind.PLAIN}
-_PORTS = {"https": 443, "http": 80}
 _BROKEN = (
     *(httpx.TransportError, httpx.StreamError, httpx.DecodingError, httpx.InvalidURL),
     *(httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException),
@@ -94,7 +93,7 @@ class Target:
             raise _bad(text, "is none of http or https; write https://host/path")
         if url.userinfo or "@" in url.netloc.decode("ascii", "replace"):
             raise _bad(text, "holds a name or a password; give them in a header")
-        port = port if port is not None else _PORTS[url.scheme]
+        port = port if port is not None else DEFAULT_PORTS[_KINDS[url.scheme]]
         if not 1 <= port <= names.MAX_PORT:
             raise _bad(text, "has no port from 1 to 65535")
         return cls(url, _host(raw, port, text), port)
@@ -309,7 +308,7 @@ async def _followed(context: Context, ask: Ask, progress: _Progress) -> Page:
 def _next(here: Target, location: str) -> Target:
     try:
         return Target.of(str(here.url.join(location)))
-    except httpx.InvalidURL:
+    except (httpx.InvalidURL, ValueError):  # the latter is of `urllib`, which joins them
         fault = f"it redirects to {one_line(location, 200)!r}, which is no address"
         raise _error(here, fault) from None
     except ToolError as error:
@@ -370,28 +369,24 @@ async def _once(
     async with AsyncExitStack() as stack:
         transport = await stack.enter_async_context(_transport(context, ask.target, grants))
         secrets = None if ask.target.is_box else _secrets(context)
-        headers = _with_secrets(_headers(ask), ask.target, secrets)
-        request = httpx.Request(ask.method, ask.target.url, headers=headers, content=ask.body)
+        request = httpx.Request(ask.method, ask.target.url, headers=_headers(ask), content=ask.body)
         response = await transport.handle_async_request(request)
         stack.push_async_callback(_closed, response)
         progress.said = "it sent a head and no body"
         status = response.status_code
-        said = response.headers
-        if secrets is not None:
-            # What a server repeats of a value must not go on to where it redirects.
-            said = httpx.Headers(secrets.mask_headers(said.raw))
+        said = response.headers  # without values of secrets: the broker's transport masks them
         location = said.get("location") if status in _REDIRECTS else None
         page = Page(ask.target.url, status, _phrase(response), _bounded(said))
         if location is None:
             await _read(response, page, progress)
-        if secrets is not None:
+        if secrets is not None and page.data:
             page.data = await asyncio.to_thread(_masked, secrets, page)
         return page, location
 
 
 def _masked(secrets: Secrets, page: Page) -> bytes:
-    data = secrets.mask(page.data)
-    return secrets.mask_cut(data, b"")[0] if page.is_cut else data
+    """The body without values that were packed, or are cut at its end."""
+    return secrets.mask_cut(page.data, b"")[0] if page.is_cut else secrets.mask(page.data)
 
 
 def _secrets(context: Context) -> Secrets | None:
@@ -399,30 +394,13 @@ def _secrets(context: Context) -> Secrets | None:
     return None if broker is None else broker.secrets
 
 
-def _with_secrets(
-    headers: list[tuple[str, str]], target: Target, secrets: Secrets | None
-) -> list[tuple[bytes, bytes]]:
-    """The headers as they go out: with the values of secrets that are for this host.
-
-    Raises:
-        Refused: it can't be told what would be sent.
-    """
-    made = [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers]
-    if secrets is None:
-        return made
-    is_tls = target.kind is Kind.TUNNEL
-    try:
-        return secrets.substitute(target.host, target.port, made, is_tls=is_tls)
-    except NotSubstituted as error:
-        raise Refused(Reason.SECRET, target.host, target.port, str(error)) from error
-
-
 async def _closed(response: httpx.Response) -> None:
     with suppress(*_BROKEN):
         await response.aclose()
 
 
-def _headers(ask: Ask) -> list[tuple[str, str]]:
+def _headers(ask: Ask) -> list[tuple[bytes, bytes]]:
+    """The headers of the request, with placeholders: the broker's transport knows the values."""
     given = {name.lower() for name, _ in ask.headers}
     usual = (
         ("User-Agent", "executor"),
@@ -431,7 +409,8 @@ def _headers(ask: Ask) -> list[tuple[str, str]]:
     made = [(name, value) for name, value in usual if name.lower() not in given]
     if ask.body and "content-type" not in given:
         made.append(("Content-Type", "text/plain; charset=utf-8"))
-    return [*made, ("Accept-Encoding", "gzip, deflate"), ("Connection", "close"), *ask.headers]
+    made += [("Accept-Encoding", "gzip, deflate"), ("Connection", "close"), *ask.headers]
+    return [(name.encode("ascii"), value.encode("latin-1")) for name, value in made]
 
 
 def _transport(
@@ -543,8 +522,10 @@ class _BoxTransport(httpx.AsyncBaseTransport):
     """
 
     def __init__(self, context: Context, target: Target) -> None:
-        tls = ssl.create_default_context()
-        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+        tls = None
+        if target.kind is Kind.TUNNEL:
+            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=tls, network_backend=_Backend(context, target), max_keepalive_connections=0
         )

@@ -74,11 +74,14 @@ async def test(context: Context, given: ProjectCommand) -> Outcome:
 
     The project's own, in the worktree's root, unless command is given; the result names it.
     """
-    outcome = await _run(context, given)
+    outcome = await _ran(context, given)
     found = outcome.structured or {}
     empty = dict.fromkeys(("passed", "failed", "skipped", "errors", "failures"))
-    report = reports.read(found["stdout"], found["stderr"], is_whole=not outcome.truncated)
-    return replace(outcome, structured={**found, **(_believed(report, outcome) or empty)})
+    report, summary = reports.read_both(
+        found["stdout"], found["stderr"], is_whole=not outcome.truncated
+    )
+    counted = {"summary": _believed(summary, outcome), **(_believed(report, outcome) or empty)}
+    return replace(outcome, structured={**found, **counted})
 
 
 async def validate(context: Context, given: ProjectCommand) -> Outcome:
@@ -94,12 +97,20 @@ async def validate(context: Context, given: ProjectCommand) -> Outcome:
 
 
 async def _run(context: Context, given: ProjectCommand) -> Outcome:
+    """The command's outcome, with pytest's summary."""
+    outcome = await _ran(context, given)
+    found = outcome.structured or {}
+    summary = _believed(reports.pytest_summary(found["stdout"], found["stderr"]), outcome)
+    return replace(outcome, structured={**found, "summary": summary})
+
+
+async def _ran(context: Context, given: ProjectCommand) -> Outcome:
+    """The command's outcome, which names it."""
     assert given.command is not None, "it was looked for before the call was judged"
     async with _telling_progress(context, given.command):
         outcome = await run_line(context, given.command, given.timeout_ms)
-    found = outcome.structured or {}
-    summary = _believed(reports.pytest_summary(found["stdout"], found["stderr"]), outcome)
-    return replace(outcome, structured={**found, "command": given.command, "summary": summary})
+    structured = {**(outcome.structured or {}), "command": given.command}
+    return replace(outcome, structured=structured)
 
 
 def _believed(report: dict[str, Any] | None, outcome: Outcome) -> dict[str, Any] | None:

@@ -58,6 +58,26 @@ class Report:
 
 
 def read(stdout: str, stderr: str = "", *, is_whole: bool = True) -> dict[str, Any] | None:
+    """The report of `read_both`."""
+    return read_both(stdout, stderr, is_whole=is_whole)[0]
+
+
+def read_both(
+    stdout: str, stderr: str = "", *, is_whole: bool = True
+) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """What is counted in all runners' words, and `pytest_summary`, of one look at the output.
+
+    Args:
+        stdout, stderr: what the command printed.
+        is_whole: see `_others`.
+    """
+    run = _pytest_run(stdout, stderr)
+    if run is None:
+        return _others(stdout, stderr, is_whole=is_whole), None
+    return run.as_report().as_data(), run.as_summary()
+
+
+def _others(stdout: str, stderr: str, *, is_whole: bool) -> dict[str, Any] | None:
     """What the test runner of this output counted; None if it can't be told.
 
     Args:
@@ -65,8 +85,6 @@ def read(stdout: str, stderr: str = "", *, is_whole: bool = True) -> dict[str, A
         is_whole: nothing was left out of it. Of runners that report in parts, a part that
             is missing would make the sums wrong.
     """
-    if (run := _pytest_run(stdout, stderr)) is not None:
-        return run.as_report().as_data()
     every = f"{stdout}\n{stderr}".splitlines()
     is_whole = is_whole and len(every) <= MAX_LINES
     lines = _plain(every)
@@ -129,6 +147,15 @@ class _PytestRun:
             failures=self.names[:MAX_FAILURES],
         )
 
+    def as_summary(self) -> dict[str, Any]:
+        """In pytest's own words."""
+        return {
+            "runner": "pytest",
+            **self.counts,
+            "duration_s": self.seconds,
+            "failed_tests": self.names[:MAX_FAILED_TESTS],
+        }
+
 
 def pytest_summary(stdout: str, stderr: str = "") -> dict[str, Any] | None:
     """What pytest says of its run at the end, also where make or tox have called it.
@@ -141,14 +168,7 @@ def pytest_summary(stdout: str, stderr: str = "") -> dict[str, Any] | None:
         stdout, stderr: what the command printed.
     """
     run = _pytest_run(stdout, stderr)
-    if run is None:
-        return None
-    return {
-        "runner": "pytest",
-        **run.counts,
-        "duration_s": run.seconds,
-        "failed_tests": run.names[:MAX_FAILED_TESTS],
-    }
+    return None if run is None else run.as_summary()
 
 
 def _pytest_run(*streams: str) -> _PytestRun | None:

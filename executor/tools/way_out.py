@@ -78,8 +78,10 @@ def hints(loop: Surroundings, answer: Answer, seconds: float) -> list[str]:
 def network(loop: Surroundings) -> str:
     """What the boxes of the loop's lane reach, as the end of a sentence about one."""
     policy = loop.egress.policy(loop.lane) if loop.egress is not None else None
+    if loop.is_bridged:
+        return f"is of the lane {loop.lane}"
     if not policy:
-        return "has no network" if loop.lane == "no-net" else f"is of the lane {loop.lane}"
+        return "has no network"
     hosts = [
         f"{'*.' if rule.is_suffix else ''}{rule.host}{f':{rule.port}' if rule.port else ''}"
         for rule in policy.rules

@@ -7,9 +7,11 @@ here, and HTML is taken apart in the box alone.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -50,6 +52,8 @@ MOST_ASKED_ABOUT = 200_000
 """Characters of a page that the second model is given."""
 MOST_QUESTION = 200_000
 """Characters that the second model is asked in one call of `oracle`."""
+MOST_SEARCHED = 2000
+"""Characters of a search; no provider looks at more."""
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _OURS = frozenset(
@@ -148,12 +152,12 @@ async def web_fetch(context: Context, given: WebFetch) -> Outcome:
 
 def describe(loop: Surroundings) -> str:
     """The text of `web_fetch`, with what the loop may reach."""
-    return f"{web_fetch.__doc__}".replace("\n    ", "\n").strip() + f"\n\n{about_reach(loop)}"
+    return f"{inspect.getdoc(web_fetch)}\n\n{about_reach(loop)}"
 
 
 def about_reach(loop: Surroundings) -> str:
     """The paragraph about what can be fetched in this loop."""
-    if loop.egress is None:
+    if loop.egress is None or not loop.egress.policy(None):
         return "Nothing outside the sandbox can be reached in this session, only localhost."
     return "Outside of the sandbox only the hosts that the user has allowed can be reached."
 
@@ -239,12 +243,15 @@ class Shown:
         parts = [self.first_line, *(f"[{note}]" for note in self.notes)]
         content = "\n".join(parts) + (f"\n\n{self.text}" if self.text else "")
         is_error = self.page.status >= 400
+        facts = self.facts(context)
+        is_body_cut = len(facts["body"]) < len(self.body)
         return Outcome(
             content,
-            self.facts(context),
+            facts,
             is_error=is_error,
             code=Code.EXECUTION_ERROR if is_error else None,
-            truncated=self.page.is_cut,
+            truncated=self.page.is_cut or is_body_cut,
+            total_bytes=len(self.page.data) if is_body_cut and not self.page.is_cut else None,
         )
 
     def facts(self, context: Context) -> dict[str, Any]:
@@ -340,15 +347,29 @@ async def fetch_and_ask(context: Context, given: FetchAndAsk) -> Outcome:
     if second is None:
         told = f"[the page itself: no model can be asked about it, {context.loop.web.no_oracle}]"
         return replace(outcome, content=f"{told}\n{outcome.content}")
-    question = (
-        f"<page url={json.dumps(one_line(str(page.url)))}>\n{shown.text[:MOST_ASKED_ABOUT]}\n"
-        f"</page>\n\n{given.prompt}"
-    )
+    is_longer = len(shown.text) > MOST_ASKED_ABOUT
     try:
-        answer = await _asked(second, question, _ABOUT_PAGE)
+        answer = await _asked(context, second, _about(shown, given.prompt), _ABOUT_PAGE)
     except ToolError as error:
         return replace(outcome, content=f"[the page itself: {error}]\n{outcome.content}")
-    return replace(outcome, content=f"{shown.first_line}\n\n{answer}")
+    notes = [*shown.notes]
+    if is_longer:
+        notes.append(f"the answer is from the first {MOST_ASKED_ABOUT} characters of the page")
+    head = "\n".join([shown.first_line, *(f"[{note}]" for note in notes)])
+    is_cut = outcome.truncated or is_longer
+    return replace(outcome, content=f"{head}\n\n{answer}", truncated=is_cut)
+
+
+def _about(shown: Shown, prompt: str) -> str:
+    """What the second model is asked about a page; it is told where the page is not whole."""
+    notes = [*shown.notes]
+    if len(shown.text) > MOST_ASKED_ABOUT:
+        notes.append(f"only the first {MOST_ASKED_ABOUT} characters of the page are here")
+    told = "".join(f"[{note}]\n" for note in notes)
+    return (
+        f"<page url={json.dumps(one_line(str(shown.page.url)))}>\n{told}"
+        f"{shown.text[:MOST_ASKED_ABOUT]}\n</page>\n\n{prompt}"
+    )
 
 
 # ─── web_search ─────────────────────────────────────────────────────────────────────
@@ -357,7 +378,7 @@ async def fetch_and_ask(context: Context, given: FetchAndAsk) -> Outcome:
 class WebSearch(Arguments):
     """Arguments of `web_search`."""
 
-    query: Text = Field(min_length=1, max_length=2000, description="What to search for")
+    query: Text = Field(min_length=1, max_length=MOST_SEARCHED, description="What to search for")
     num_results: Annotated[int, Field(ge=1, le=100), Whole] | None = Field(
         None, alias="numResults", description="How many results (default: 5)"
     )
@@ -366,7 +387,9 @@ class WebSearch(Arguments):
 class SearchDomains(Arguments):
     """Arguments of `WebSearch`."""
 
-    query: Text = Field(min_length=2, max_length=2000, description="The search query to use")
+    query: Text = Field(
+        min_length=2, max_length=MOST_SEARCHED, description="The search query to use"
+    )
     allowed_domains: Annotated[list[Text], Field(max_length=50)] | None = Field(
         None, description="Only include results from these domains"
     )
@@ -389,8 +412,9 @@ MORE_WHERE_FILTERED = 3
 
 async def search_domains(context: Context, given: SearchDomains) -> Outcome:
     """Searches the web; results can be restricted to domains, with what is below them."""
-    wanted = [_domain("allowed_domains", text) for text in given.allowed_domains or ()]
-    unwanted = [_domain("blocked_domains", text) for text in given.blocked_domains or ()]
+    allowed, blocked = given.allowed_domains or (), given.blocked_domains or ()
+    wanted = [_domain(context, "allowed_domains", text) for text in allowed]
+    unwanted = [_domain(context, "blocked_domains", text) for text in blocked]
     return await _search(context, given.query, _usual(context), wanted, unwanted)
 
 
@@ -398,7 +422,7 @@ def _usual(context: Context) -> int:
     return context.loop.web.results
 
 
-def _domain(name: str, text: str) -> str:
+def _domain(context: Context, name: str, text: str) -> str:
     """A domain in the spelling in which hosts are compared.
 
     Raises:
@@ -406,11 +430,16 @@ def _domain(name: str, text: str) -> str:
     """
     from executor.egress import names
 
+    given = text.strip()
     try:
-        return names.written(text.strip().removeprefix("*."))
-    except names.NotAName as fault:
-        said = f"{name}: {one_line(text, 100)!r} {fault}; write a domain, as example.org"
-        raise ToolError(Code.INVALID_ARGUMENTS, f"Invalid arguments for {name}: {said}.") from None
+        return names.written(given.removeprefix("*."))
+    except names.NotAName as error:
+        # Of what has a colon, names can only say that it is no name.
+        is_more = "/" in given or given.count(":") == 1
+        fault = "has more than a domain in it" if is_more else str(error)
+        said = f"{name}: {one_line(text, 100)!r} {fault}; write a domain alone, as example.org"
+        text = f"Invalid arguments for {context.tool}: {said}."
+        raise ToolError(Code.INVALID_ARGUMENTS, text) from None
 
 
 async def _search(
@@ -432,9 +461,11 @@ async def _search(
         )
     is_filtered = bool(wanted or unwanted)
     asked = min(provider.most, count * MORE_WHERE_FILTERED) if is_filtered else count
+    async with _in_time(context):
+        every = await provider.search(query, asked)
     found = [
         one
-        for one in await provider.search(query, asked)
+        for one in every
         if (not wanted or any(is_of(one.host, domain) for domain in wanted))
         and not any(is_of(one.host, domain) for domain in unwanted)
     ][:count]
@@ -485,24 +516,44 @@ async def oracle(context: Context, given: Oracle) -> Outcome:
     second = context.loop.web.oracle
     if second is None:
         raise ToolError(Code.DISABLED, f"oracle is disabled: {context.loop.web.no_oracle}.")
-    answer = await _asked(second, given.query, second.prompt or _AS_ORACLE)
+    answer = await _asked(context, second, given.query, second.prompt or _AS_ORACLE)
     return Outcome(answer, {"answer": answer})
 
 
-async def _asked(second: SecondModel, question: str, system: str) -> str:
+@asynccontextmanager
+async def _in_time(context: Context) -> AsyncIterator[None]:
+    """What is done in here takes no longer than an operation of the call may.
+
+    Raises:
+        ToolError: TIMEOUT, it has.
+    """
+    seconds = context.seconds
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            yield
+    except TimeoutError:
+        if not limit.expired():
+            raise  # somebody else's
+        text = f"Timed out after {round(seconds * 1000)}ms."
+        raise ToolError(Code.TIMEOUT, text) from None
+
+
+async def _asked(context: Context, second: SecondModel, question: str, system: str) -> str:
     """What the second model answers.
 
     Raises:
-        ToolError: NETWORK_ERROR, nothing.
+        ToolError: NETWORK_ERROR, nothing; TIMEOUT, not in time.
     """
     try:
-        reply = await second.model.create(
-            [{"role": "user", "content": question}],
-            system=system,
-            tools=(),
-            model=second.name,
-            max_tokens=second.max_tokens,
-        )
+        async with _in_time(context):
+            reply = await second.model.create(
+                [{"role": "user", "content": question}],
+                system=system,
+                tools=(),
+                model=second.name,
+                max_tokens=second.max_tokens,
+            )
     except ModelError as error:
         raise ToolError(Code.NETWORK_ERROR, f"The second model gave no answer: {error}") from error
     text = reply.text.strip()

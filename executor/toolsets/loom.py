@@ -41,6 +41,7 @@ WORDS = {
     "run_code": "bash",
     "old_string": "old_str",
     "new_string": "new_str",
+    "numResults": "max_results",
     "Use encoding base64 to get its bytes": "Use bash to look at it",
     "It is too large for encoding base64; use run_command": "Use bash",
 }
@@ -340,7 +341,9 @@ def _shorter(text: str, total: int, most: int) -> str:
 class WebSearch(Arguments):
     """Arguments of `web_search`."""
 
-    query: Text = Field(min_length=1, max_length=2000, description="What to search for")
+    query: Text = Field(
+        min_length=1, max_length=web.MOST_SEARCHED, description="What to search for"
+    )
     max_results: Annotated[int, Field(ge=1, le=100), Whole] | None = Field(
         None, description="How many results (default: 5)"
     )
@@ -400,5 +403,6 @@ TOOLS: tuple[Shown, ...] = (
         run=web_search,
         order=Order.SAFE,
         unavailable=web.no_search,
+        words=WORDS,
     ),
 )

@@ -338,7 +338,16 @@ def test_a_hello_for_another_server_does_not_reach_any(
     """Not one byte; the client gets the alert that TLS has for it."""
 
     async def scenario() -> None:
-        async with serving(echo) as server:
+        has_ended = asyncio.Event()
+
+        async def keep(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                while piece := await reader.read(1 << 16):
+                    server.seen += piece
+            finally:
+                has_ended.set()
+
+        async with serving(keep) as server:
             waits = Waits(head=0.3)
             async with proxy(tmp_path, f"{NAME}:{server.port}", waits=waits) as made:
                 client = await tunnel(made, server)
@@ -347,10 +356,8 @@ def test_a_hello_for_another_server_does_not_reach_any(
                 lines = await made.lines()
                 assert [(line["verdict"], line["reason"]) for line in lines] == [("deny", reason)]
                 assert (lines[0]["host"], lines[0]["port"]) == (NAME, server.port)
-            assert server.seen == b""
-
-    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        assert await reader.read() == b""
+            await has_ended.wait()
+            assert (server.connections, bytes(server.seen)) == (1, b"")
 
     run(scenario())
 

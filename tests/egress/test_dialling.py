@@ -104,7 +104,7 @@ def test_a_name_is_resolved_once_and_its_checked_address_dialled() -> None:
 
 @pytest.mark.statement("F3", "F4")
 def test_a_rebinding_name_never_connects_to_this_host() -> None:
-    """A real server on the loopback, and a name that leads to it every second time."""
+    """A real server on the loopback; a name leads to where nobody answers, and then to it."""
 
     async def scenario() -> None:
         seen: list[object] = []
@@ -116,14 +116,46 @@ def test_a_rebinding_name_never_connects_to_this_host() -> None:
         def turning() -> str:
             nonlocal count
             count += 1
-            return "127.0.0.1" if count % 2 else "::ffff:127.0.0.1" if count % 4 else "240.0.0.1"
+            return "192.0.2.1" if count == 1 else "127.0.0.1"
 
         names.answers[HOST] = turning
         async with server:
-            for _ in range(20):
-                with pytest.raises(Refused):
+            for dials in range(1, 9):
+                count = 0
+                with pytest.raises(Refused) as caught:
                     await made.dial(HOST, port)
+                assert caught.value.reason is not Reason.ADDRESS, "the first answer was dialled"
+                assert names.asked == [HOST] * dials
         assert seen == []
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("answer", "helps"),
+    [
+        (["10.0.0.1"], True),
+        (["127.0.0.1"], True),
+        (["169.254.169.254"], False),
+        (["240.0.0.1", "fd00:ec2::254"], False),
+        (["169.254.169.254", "10.0.0.1"], True),
+    ],
+)
+def test_an_option_is_named_only_where_it_helps(answer: list[str], helps: bool) -> None:
+    """What is said about a refused address is true: with that option the host is reached."""
+
+    async def scenario() -> None:
+        made, _ = dialler(answer)
+        with pytest.raises(Refused) as caught:
+            await made.check(HOST, 443)
+        assert caught.value.reason is Reason.ADDRESS
+        assert (f"--egress-private {HOST}" in str(caught.value)) is helps
+        if helps:
+            assert [str(one) for one in await made.check(HOST, 443, True)] == answer[-1:]
+            return
+        assert "no option allows" in str(caught.value)
+        with pytest.raises(Refused):
+            await made.check(HOST, 443, True)
 
     run(scenario())
 

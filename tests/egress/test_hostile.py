@@ -109,6 +109,33 @@ def test_a_tunnel_that_its_client_has_left_ends_though_its_server_is_silent(
     run(scenario())
 
 
+@pytest.mark.statement("F11")
+def test_a_tunnel_that_its_server_has_left_ends_though_its_client_is_silent(
+    tmp_path: Path,
+) -> None:
+    """It gives its place among the connections back, and has what the server had sent."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"last")
+        writer.write_eof()
+        while await reader.read(1 << 16):
+            pass
+
+    async def scenario() -> None:
+        async with serving(answer) as server:
+            waits = Waits(half=0.2)
+            async with proxy(tmp_path, f"{NAME}:{server.port}", waits=waits) as made:
+                client = await tunnel(made, server)
+                await client.send(client_hello(NAME))
+                assert await client.reader.readexactly(4) == b"last"
+                async with asyncio.timeout(SOON):
+                    await client.served
+                assert made.broker.used.connections == 0
+
+    run(scenario())
+
+
 @pytest.mark.statement("F15")
 def test_a_client_that_leaves_before_its_first_byte_of_tls_is_recorded(tmp_path: Path) -> None:
     """The connection was allowed and made: it has a line."""

@@ -123,6 +123,55 @@ def test_what_can_t_be_written_is_kept_and_said(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_no_thread_left_loses_no_line(tmp_path: Path) -> None:
+    """Any failure is said, and tried again, as that of a disk is."""
+
+    class Threadless(AuditLog):
+        def extend(self, entries: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+            raise RuntimeError("can't start new thread")
+
+    async def scenario() -> None:
+        journal = Journal(Threadless(tmp_path), "loop-1", "tenant-1")
+        journal.note(decision(up=1))
+        with pytest.raises(ConfigError, match="can't start new thread"):
+            await journal.aclose()
+        assert journal.is_failing
+        journal.audit = log = AuditLog(tmp_path)
+        await journal.aclose()
+        assert not journal.is_failing
+        assert [(one["host"], one["up"]) for one in lines(log)] == [("files.example", 1)]
+
+    run(scenario())
+
+
+def test_who_closes_it_can_be_cancelled(tmp_path: Path) -> None:
+    """While the writer's last lines are on their way; they arrive all the same."""
+    begun, release = threading.Event(), threading.Event()
+
+    class Slow(AuditLog):
+        def extend(self, entries: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+            begun.set()
+            release.wait(20)
+            super().extend(entries)
+
+    async def scenario() -> None:
+        log = Slow(tmp_path)
+        journal = Journal(log, "loop-1", "tenant-1")
+        journal.note(decision(up=1))
+        await asyncio.to_thread(begun.wait, 20)
+        closing = asyncio.create_task(journal.aclose())
+        await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.sleep(0)
+        release.set()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        await journal.aclose()
+        assert [one["host"] for one in lines(log)] == ["files.example"]
+
+    run(scenario())
+
+
 def test_a_hostile_name_is_escaped_in_the_log(tmp_path: Path) -> None:
     """No character of it acts on the terminal of who reads the log, or of `jq -r`."""
 

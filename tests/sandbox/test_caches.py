@@ -6,6 +6,7 @@ import asyncio
 import functools
 import os
 import stat
+import tempfile
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from executor.sandbox.engine import Engine
 from executor.sandbox.measure import Usage
 from executor.sandbox.reaper import Identity
 from executor.settings import Settings
+from tests.agent.driver import as_nobody
 from tests.conftest import LIMITS, RUNTIME, UID, make_worktree
 
 
@@ -149,6 +151,53 @@ async def test_privileged_bits_do_not_last(tmp_path: Path) -> None:
     await first.close()
     modes = [stat.S_IMODE((path / name).stat().st_mode) for name in ("a", "below/b", "below/c")]
     assert modes == [0o755] * 3
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_modes_of_a_box_disarm_nothing_where_we_are_not_root() -> None:
+    """What its owner may not read loses its bits, counts, and keeps no loop from the cache."""
+    nobody = Owner(65534, 65534)
+
+    async def look(state: Path) -> None:
+        first = await Caches.open(state, "t", nobody, ["c"])
+        path = first.opened[0].path
+        for name in ("a", "b", "c", "d"):
+            (path / name).touch()
+            (path / name).chmod(0o4111)
+        hidden = path / "hidden" / "below"
+        hidden.mkdir(parents=True)
+        (hidden / "tool").touch()
+        (hidden / "tool").chmod(0o6111)
+        hidden.chmod(0)
+        hidden.parent.chmod(0)
+        path.chmod(0)
+        await first.close()
+        second = await Caches.open(state, "t", nobody, ["c"], SMALL)
+        tools = [*(path / name for name in ("a", "b", "c", "d")), hidden / "tool"]
+        assert {stat.S_IMODE(tool.stat().st_mode) for tool in tools} == {0o111}
+        large(hidden)
+        hidden.chmod(0)
+        hidden.parent.chmod(0)
+        await second.close()
+        assert list(path.iterdir()) == []
+
+    # pytest's directories are for its own user alone.
+    with tempfile.TemporaryDirectory(prefix="executor-test-") as state:
+        os.chown(state, nobody.uid, nobody.gid)
+        as_nobody(lambda: asyncio.run(look(Path(state))))
+
+
+@awaited
+async def test_a_cache_whose_box_may_live_is_left_as_it_is(tmp_path: Path) -> None:
+    """Nothing is taken from under a box that the engine did not remove; the next one sees to it."""
+    first = await taken(tmp_path, "c")
+    path = first.opened[0].path
+    large(path)
+    await first.close(tend=False)
+    assert (path / "large").exists()
+    second = await taken(tmp_path, "c")
+    assert list(path.iterdir()) == []
+    await second.close()
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "A", "c.LOCK", "a\0b", "x" * 33])

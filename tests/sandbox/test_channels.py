@@ -12,7 +12,7 @@ import pytest
 from executor.agent import frame
 from executor.agent.frame import FROM_BOX, MAX_CONNECTIONS, WINDOW, Parser, encode, encode_json
 from executor.bytestream import ByteStream, StreamClosed
-from executor.errors import ProtocolError
+from executor.errors import ProtocolError, ToolError
 from executor.sandbox.channels import LATE, PIECE, Accept
 from executor.sandbox.connection import Connection
 from tests.scripted import Deaf
@@ -166,6 +166,34 @@ def test_connections_take_turns_and_wait_while_the_stream_takes_nothing() -> Non
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("end", ["cancelled", "can't be sent"])
+def test_a_waiting_call_that_is_not_sent_keeps_no_connection(end: str) -> None:
+    """The stream takes bytes again, and the call ends in the same tick: connections go on."""
+
+    async def serve(stream: ByteStream) -> None:
+        await stream.write(bytes(PIECE))
+        await asyncio.Event().wait()
+
+    async def run() -> None:
+        async with connected(serve) as (connection, far):
+            connection.pause()
+            name = "x" if end == "cancelled" else "x" * (frame.MAX_PAYLOAD + 1)
+            call = asyncio.ensure_future(connection.request("any", {"name": name}))
+            opened = encode(frame.OPEN, A)
+            connection.received(opened + encode_json(frame.GRANT, A, {"bytes": WINDOW}))
+            await settled()
+            assert far.take() == []
+            connection.resume()
+            if end == "cancelled":
+                call.cancel()
+            with pytest.raises(asyncio.CancelledError if end == "cancelled" else ToolError):
+                await call
+            await settled()
+            assert frame.PUSH in [kind for kind, _, _ in far.take()]
+
+    asyncio.run(run())
+
+
 def test_more_is_granted_as_it_is_read() -> None:
     """Half a window at a time: what is pushed and not read is never more than one."""
     go = asyncio.Event()
@@ -241,6 +269,7 @@ def test_late_frames_are_dropped_within_bounds() -> None:
 
     async def serve(stream: ByteStream) -> None:
         await stream.read()
+        await stream.write_eof()
 
     async def run() -> None:
         async with connected(serve) as (connection, far):

@@ -23,6 +23,7 @@ from executor.errors import EngineError, ImageNotFound
 from executor.sandbox import images
 from executor.sandbox.attach import Demultiplexer
 from executor.sandbox.engine import Engine
+from executor.sandbox.facts import parse_facts
 from executor.sandbox.images import build, ensure_image, ensure_runtime
 from executor.sandbox.recipes import Recipe, Recipes, load_recipe
 from executor.sandbox.rootfs import Bootstrap, mmdebstrap_command, parse_sources
@@ -38,6 +39,7 @@ from executor.sandbox.runtime import (
     silent,
 )
 from executor.settings import ImageSource, Settings
+from tests.sandbox import engines
 
 SECONDS = 240.0
 BOOTSTRAP_SECONDS = 600.0
@@ -720,3 +722,23 @@ def test_silent_registry_costs_seconds_only() -> None:
                 assert time.monotonic() - start < 10
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("image", "machine", "is_foreign"),
+    [
+        ("amd64", "x86_64", False),
+        ("386", "x86_64", False),
+        ("386", "i686", False),
+        ("arm", "armv7l", False),
+        ("arm64", "x86_64", True),
+        ("amd64", "i686", True),
+    ],
+)
+def test_only_an_image_that_needs_emulation_is_told_of(
+    image: str, machine: str, is_foreign: bool
+) -> None:
+    """One that the machine runs by itself is no matter for anybody."""
+    version, info = engines.DOCKER_29
+    facts = parse_facts("unix:///s", version, info | {"Architecture": machine})
+    assert bool(images.notices("x", {"Architecture": image}, facts)) == is_foreign

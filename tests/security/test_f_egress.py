@@ -23,7 +23,7 @@ from executor.sandbox.engine import Engine
 from executor.sandbox.reaper import Identity
 from executor.settings import Settings
 from tests.conftest import LIMITS, make_worktree
-from tests.driver import Box, LoopThread
+from tests.driver import Box, LoopThread, wait_until
 from tests.egress.proxying import Names
 from tests.security.probes import probe
 from tests.security.test_e_network import (
@@ -203,6 +203,7 @@ tell({{
         seen = probe(reach.box, code, timeout=60)
     finally:
         found = sniffer.close()
+    assert found, "the sniffer sees the query of this test"
     assert seen["allowed"] == [200, None, "hello"]
     assert reach.seen.count(PATH) == 1
     assert {tuple((one[0], one[2])) for one in seen["addresses"]} == {(403, 403)}
@@ -220,7 +221,11 @@ def test_what_was_decided_is_in_the_log(reach: Reach) -> None:
     code = f"""{PROXY}
 tell([get({NAME!r}, {reach.port}, {(PATH + question)!r})[0], get("denied.example", 80)[0]])"""
     assert probe(reach.box, code) == [200, 403]
-    reach.box.thread.run(reach.broker.aclose())
+    # Its lines come about a second after the requests, in their order.
+    wait_until(
+        lambda: reach.log.exists() and b"denied.example" in reach.log.read_bytes(),
+        what="the record",
+    )
 
     lines = [json.loads(line) for line in reach.log.read_text().splitlines()]
     told = [line for line in lines if line.get("host") == NAME and line["verdict"] == "allow"]
