@@ -70,6 +70,7 @@ def run(directory: Path, *argv: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.timeout(900)  # some twenty commands of the page, one after the other
 def test_the_readme_runs(tmp_path: Path) -> None:
     """Every marked block of the README ends well, in order, and prints what it says it prints."""
     last = ""
