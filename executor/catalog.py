@@ -21,6 +21,7 @@ from executor.catalog_tables import Lane as Lane  # noqa: PLC0414 - who uses a c
 from executor.catalog_tables import Network, instead, shape_faults, shown
 from executor.errors import ConfigError
 from executor.model import (
+    LANE,
     Access,
     EgressOptions,
     GitOptions,
@@ -539,7 +540,7 @@ def _build(merged: Mapping[str, Any]) -> Catalog:
 
 
 _OWN = {
-    "lane": "no-net",
+    "lane": LANE,
     "access": "exec",
     "timeout_ms": 120_000,
     "max_output_bytes": 30_000,
@@ -790,7 +791,7 @@ def _web_search_faults(options: WebSearchOptions) -> list[str]:
 def _lane_faults(name: str, given: Mapping[str, Any]) -> list[str]:
     """What a lane's table says that its box can't be."""
     limits = {key: given[key] for key in ("memory", "cpus", "pids") if key in given}
-    if name == "no-net" and given.get("network", "none") != "none":
+    if name == LANE and given.get("network", "none") != "none":
         return [
             f'network: is "{given["network"]}", but no-net is the lane without network; write '
             '"none", or give its tools another lane',

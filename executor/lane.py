@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from executor.errors import Code, ConfigError, SandboxError, SandboxUnavailable, ToolError
-from executor.model import MOUNT, Event, LaneLost, LaneOpened, LoopSpec, Warned, plain
+from executor.model import LANE, MOUNT, Event, LaneLost, LaneOpened, LoopSpec, Warned, plain
 from executor.permissions import restrictions
 from executor.redaction import RedactedOperations, redact_error
 from executor.rules import Rule
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from executor.egress.broker import Broker
     from executor.egress.secrets import Secrets
 
-LANE = "no-net"
-"""The lane that every loop has: the box that is opened with it."""
 ANSWER_TIMEOUT = 10.0
 """Seconds that the agent may take to name its shell, or to take up what the rules deny."""
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from executor.catalog import Catalog, LaneEntry
 from executor.catalog_tables import Network
 from executor.errors import Code, ConfigError, ToolError
-from executor.lane import LANE, Lane, Opener, SetUp
-from executor.model import Event, Limits, LoopSpec
+from executor.lane import Lane, Opener, SetUp
+from executor.model import LANE, Event, Limits, LoopSpec
 from executor.sandbox.completion import to_completion
 from executor.session import Session
 

@@ -29,9 +29,10 @@ from executor.catalog import Catalog
 from executor.coordination import Member, Message
 from executor.errors import Code, ConfigError, StreamBroken, ToolError
 from executor.hooks import Hooks, Use
-from executor.lane import LANE, Gone, Opener
+from executor.lane import Gone, Opener
 from executor.lanes import COMMANDS, Attended, Lanes, Outfit, lane_of, notice
 from executor.model import (
+    LANE,
     Access,
     Artifact,
     Call,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeAlias
+from typing import Any, Final, Literal, NoReturn, TypeAlias
 
 from executor.errors import Code, ConfigError
 from executor.text import json_line
@@ -18,6 +18,8 @@ Block: TypeAlias = dict[str, Any]
 
 MOUNT = "/workspace"
 """Where the worktree is inside every box."""
+LANE: Final = "no-net"
+"""The lane that every loop has: the box that is opened with it, and never has a network."""
 RESULTS = "/run/executor/results"
 """Where the loop reads outputs that were too long for the model."""
 PLANS = "/run/executor/plans"

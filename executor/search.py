@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
@@ -92,7 +93,7 @@ def is_of(host: str, domain: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Api:
+class _Api(ABC):
     """What both providers have in common.
 
     Attributes:
@@ -120,9 +121,9 @@ class _Api:
             raise ConfigError(f"{self.name}: {fault}" for fault in faults)  # type: ignore[arg-type]
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """See `Provider`."""
-        raise NotImplementedError
 
     def _url(self, path: str, **parameters: str) -> httpx.URL:
         return httpx.URL(f"{self.base_url.rstrip('/')}{path}", params=parameters or None)

@@ -26,6 +26,8 @@ class Kind(StrEnum):
     PLAIN = "http"
 
 
+KINDS = {kind.value: kind for kind in Kind}
+"""By the scheme of an address."""
 DEFAULT_PORTS = {Kind.TUNNEL: 443, Kind.PLAIN: 80}
 """The ports of a rule that names none."""
 NEVER_TUNNELLED = 80

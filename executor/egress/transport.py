@@ -17,7 +17,7 @@ from executor.egress import names
 from executor.egress.addresses import Address
 from executor.egress.dialling import Dialler
 from executor.egress.passage import Passage
-from executor.egress.policy import DEFAULT_PORTS, Kind, Policy, Reason
+from executor.egress.policy import DEFAULT_PORTS, KINDS, Kind, Policy, Reason
 from executor.egress.refusal import Refused
 from executor.egress.secrets import UNPACKED, Masker, NotSubstituted
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 MOST_READ = 16 << 10
 """Bytes that are taken at a time. What reads HTTP goes through them without a pause: thousands of
 answers that are none yet, or chunks of a byte, keep a loop from all else."""
-_KINDS = {"https": Kind.TUNNEL, "http": Kind.PLAIN}
 _MAPPED: tuple[tuple[type[Exception], type[httpx.TransportError]], ...] = (
     (httpcore.ConnectTimeout, httpx.ConnectTimeout),
     (httpcore.ReadTimeout, httpx.ReadTimeout),
@@ -73,7 +72,7 @@ class Transport(httpx.AsyncBaseTransport):
         Raises:
             Refused: it may not go where it goes, or that can't be reached.
         """
-        kind = _KINDS.get(request.url.scheme)
+        kind = KINDS.get(request.url.scheme)
         if kind is None:
             raise httpx.UnsupportedProtocol(f"{request.url.scheme}: is neither http nor https")
         url = request.url
@@ -82,17 +81,8 @@ class Transport(httpx.AsyncBaseTransport):
         self._gates[kind].admit(url.raw_host.decode("ascii"), port, hosts)
         name = _host(url.raw_host.decode("ascii"), port)
         headers = self._with_secrets(name, port, kind, request.headers.raw)
-        asked = httpcore.Request(
-            method=request.method,
-            url=httpcore.URL(
-                scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
-            ),
-            headers=headers,
-            content=request.stream,
-            extensions={"timeout": request.extensions.get("timeout", {})},
-        )
         with _mapped(request):
-            answer = await self._pool(kind).handle_async_request(asked)
+            answer = await self._pool(kind).handle_async_request(lowered(request, headers))
         secrets = self._broker.secrets
         if secrets is None:
             return _response(answer, answer.headers, None)
@@ -138,12 +128,26 @@ def _response(
     return httpx.Response(
         status_code=answer.status,
         headers=headers,
-        stream=_Body(answer, masker),
+        stream=Body(answer, masker),
         extensions=answer.extensions if masker is None else more,
     )
 
 
-class _Body(httpx.AsyncByteStream):
+def lowered(request: httpx.Request, headers: Sequence[tuple[bytes, bytes]]) -> httpcore.Request:
+    """The request as httpcore takes it, with these headers."""
+    url = request.url
+    return httpcore.Request(
+        method=request.method,
+        url=httpcore.URL(
+            scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
+        ),
+        headers=headers,
+        content=request.stream,
+        extensions={"timeout": request.extensions.get("timeout", {})},
+    )
+
+
+class Body(httpx.AsyncByteStream):
     """The body of an answer, as it comes, without the values of secrets."""
 
     def __init__(self, answer: httpcore.Response, masker: Masker | None = None) -> None:

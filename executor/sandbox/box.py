@@ -15,7 +15,7 @@ from executor.audit import AuditLog
 from executor.bytestream import ByteStream
 from executor.catalog import Policy
 from executor.errors import AgentLost, ConfigError, EngineError, SandboxError, SandboxUnavailable
-from executor.model import MOUNT, PLANS, RESULTS, LoopSpec
+from executor.model import LANE, MOUNT, PLANS, RESULTS, LoopSpec
 from executor.sandbox import (
     allowance,
     bridge,
@@ -41,6 +41,7 @@ from executor.sandbox.environment import PROXY_PORT, command_environment, enviro
 from executor.sandbox.facts import EngineFacts
 from executor.sandbox.quota import Quota
 from executor.sandbox.reaper import Identity
+from executor.sandbox.recipes import Recipes
 from executor.sandbox.runtime import silent
 from executor.sandbox.stream import AttachedStream
 
@@ -95,7 +96,7 @@ class Host:
     git_settings: Callable[[bool], bytes] = lambda has_proxy: b""
     notices: tuple[str, ...] = ()
     network: str = "none"
-    lane: str = "no-net"
+    lane: str = LANE
     serve: Callable[[ByteStream, str], Awaitable[None]] | None = None
 
 
@@ -116,7 +117,7 @@ class Sandbox:
         name: str,
         connection: Connection,
         capabilities: dict[str, Any],
-        lane: str = "no-net",
+        lane: str = LANE,
     ) -> None:
         self.had_memory_kill = False
         self.lane = lane
@@ -233,11 +234,11 @@ def users_of(facts: EngineFacts) -> ownership.UserMap:
     return ownership.user_map(facts, ownership.owner_of_socket(facts))
 
 
-def admit(host: Host, spec: LoopSpec) -> list[str]:
+def admit(host: Host, spec: LoopSpec) -> tuple[gate.Admission, Recipes]:
     """Refuses boxes that the policy does not allow, before anything is opened for them.
 
     Returns:
-        The names of our own images.
+        The admission, and the images of our own that it was judged by.
 
     Raises:
         UnsafeRuntime: the runtime is not what the policy demands.
@@ -246,15 +247,15 @@ def admit(host: Host, spec: LoopSpec) -> list[str]:
     """
     facts = host.engine.facts
     admission = gate.admit(host.policy, facts, spec.runtime)
-    ours = images.recipes(host.engine).names()
-    allowance.require_allowed(host.policy, spec.image, ours)
+    ours = images.recipes(host.engine)
+    allowance.require_allowed(host.policy, spec.image, ours.names())
     if faults := container.runtime_faults(admission.runtime, facts):
         raise ConfigError(faults)
     if host.network == bridge.NETWORK and (
         faults := bridge.faults(host.policy, facts, admission.runtime or "", host.lane)
     ):
         raise ConfigError(faults)
-    return ours
+    return admission, ours
 
 
 class NotStarted(SandboxUnavailable):
@@ -283,8 +284,7 @@ class _Opening:
         self.lane = host.lane
         self.serve = host.serve
         self.beside: list[ownership.Worktree] = []
-        self.ours = admit(host, spec)
-        self.admission = gate.admit(host.policy, host.engine.facts, spec.runtime)
+        self.admission, self.ours = admit(host, spec)
         self.spec = replace(spec, runtime=self.admission.runtime)
         self.users = ownership.SAME
         nonce = secrets.token_hex(4)
@@ -316,7 +316,7 @@ class _Opening:
         self.users = users_of(facts)
         owner = ownership.owner_of(self.worktree, self.spec.uid, self.users)
         found, runtime = await images.ensure(
-            self.engine, self.spec.image, self.progress, repair=self.is_repair
+            self.engine, self.spec.image, self.progress, repair=self.is_repair, ours=self.ours
         )
         image = await self._usable(found)
         outside = self.users.outside(owner) or owner
@@ -367,7 +367,7 @@ class _Opening:
         image = container.Image.of(found)
         container.require_usable(image)
         self.notices += images.notices(self.spec.image, found, self.engine.facts)
-        if self.spec.image not in self.ours:
+        if self.spec.image not in self.ours.names():
             allowance.require_same(self.spec.image, found)
             more = [directory.mount for directory in self.spec.directories]
             await targets.require_plain(self.engine, image, self.spec.image, self._labels(), more)

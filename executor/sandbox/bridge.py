@@ -11,11 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 from executor.catalog import Policy
+from executor.model import LANE
 from executor.sandbox.facts import EngineFacts
 
 NETWORK = "bridge"
-NO_NET = "no-net"
-"""The lane that never has a network."""
 DESCRIBED = (
     "bridge: UNPROTECTED, the engine's own network; all that its machine reaches can be reached, "
     "and nothing of it is checked or recorded"
@@ -40,7 +39,7 @@ def faults(policy: Policy, facts: EngineFacts, runtime: str, lane: str) -> list[
     """
     option = f"lanes.{lane}.network"
     found = []
-    if lane == NO_NET:
+    if lane == LANE:
         found.append(f'{option}: lane {lane} has no network; "bridge" is for net and heavy')
     if policy.tenancy == "multi":
         found.append(

@@ -114,29 +114,41 @@ async def ensure_image(engine: Engine, name: str, progress: Progress = silent) -
         ImageNotFound: no such image on the engine; nothing is pulled by itself.
         EngineError: the build failed.
     """
-    return str((await _ready_image(engine, name, progress))["Id"])
+    return str((await _ready_image(engine, name, progress, recipes(engine)))["Id"])
 
 
 async def ensure(
-    engine: Engine, name: str, progress: Progress = silent, *, repair: bool = False
+    engine: Engine,
+    name: str,
+    progress: Progress = silent,
+    *,
+    repair: bool = False,
+    ours: Recipes | None = None,
 ) -> tuple[dict[str, Any], Runtime]:
     """`ensure_image` and `ensure_runtime`, with as few requests as both take together.
+
+    Args:
+        engine, name, progress: as `ensure_image` takes them.
+        repair: as `ensure_runtime` takes it.
+        ours: `recipes`, as somebody has read and judged them; None = they are read now.
 
     Returns:
         What the engine knows of the image, and the runtime.
     """
+    ours = ours or recipes(engine)
     if name == "base":
-        base = await _ready_image(engine, name, progress)
+        base = await _ready_image(engine, name, progress, ours)
         return base, await _ready_runtime(engine, str(base["Id"]), progress, repair=repair)
     found, runtime = await asyncio.gather(
-        _ready_image(engine, name, progress), ensure_runtime(engine, progress, repair=repair)
+        _ready_image(engine, name, progress, ours), ensure_runtime(engine, progress, repair=repair)
     )
     return found, runtime
 
 
-async def _ready_image(engine: Engine, name: str, progress: Progress) -> dict[str, Any]:
+async def _ready_image(
+    engine: Engine, name: str, progress: Progress, ours: Recipes
+) -> dict[str, Any]:
     """What the engine knows of an image that is ready to be used."""
-    ours = recipes(engine)
     if name not in ours.names():
         found = await engine.inspect_image(name)
         if found is None:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from executor.background import BackgroundTask, Listed, Status, Written
 from executor.errors import Code, SandboxError, ToolError
-from executor.model import Spilled, plain
+from executor.model import LANE, Spilled, plain
 from executor.results import (
     Limit,
     Streams,
@@ -33,7 +33,6 @@ KIND = "bash"
 LEFT = "call_"
 """What the ids begin with of what a call has left running; behind it its number, which in other
 lanes than `no-net` has the lane's name before it."""
-MAIN = "no-net"
 PATIENCE = 10.0
 """Seconds that an operation on a task may take; ending one takes the grace beside that."""
 DESCRIPTION = 200
@@ -393,7 +392,7 @@ async def _end_left(context: Context, shell_id: str) -> Outcome:
     is_id = shell_id.startswith(LEFT) and number.isdecimal() and len(number) <= 10
     if not is_id or (lane and lane not in loop.lanes):
         raise _unknown(context, shell_id)
-    box = loop.in_lane(lane or MAIN).box
+    box = loop.in_lane(lane or LANE).box
     asked = {"call": int(number), "grace": GRACE}
     answer = await box.request("end_left", asked, timeout=GRACE + PATIENCE)
     count = answer.value["ended"]
@@ -426,7 +425,7 @@ async def listed(session: Session, boxes: Mapping[str, Operations]) -> tuple[Lis
     known = {task.id for task in tasks}
     for lane, box in boxes.items():
         answer = await box.request("left", {}, timeout=PATIENCE)
-        prefix = LEFT if lane == MAIN else f"{LEFT}{lane}_"
+        prefix = LEFT if lane == LANE else f"{LEFT}{lane}_"
         for one in answer.value["calls"]:
             shown = one_line(one["command"], DESCRIPTION)
             name = one["task"] if one["task"] in known else f"{prefix}{one['call']}"

@@ -22,10 +22,10 @@ import httpx
 
 from executor.bytestream import ByteStream, StreamClosed
 from executor.egress import names
-from executor.egress.policy import DEFAULT_PORTS, Kind, Reason
+from executor.egress.policy import DEFAULT_PORTS, KINDS, Kind, Reason
 from executor.egress.refusal import Refused
 from executor.egress.secrets import Secrets
-from executor.egress.transport import MOST_READ
+from executor.egress.transport import MOST_READ, Body, lowered
 from executor.errors import Code, ToolError
 from executor.permissions import is_host
 from executor.rules import Rule
@@ -48,7 +48,6 @@ MOST_ADDRESS = 8000
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _KEPT = frozenset({"accept", "accept-language", "user-agent", "content-type"})
 """Headers that go to another host than the one they were given for; credentials do not."""
-_KINDS = {"https": Kind.TUNNEL, "http": Kind.PLAIN}
 _BROKEN = (
     *(httpx.TransportError, httpx.StreamError, httpx.DecodingError, httpx.InvalidURL),
     *(httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException),
@@ -89,11 +88,11 @@ class Target:
             port = url.port
         except (httpx.InvalidURL, ValueError, UnicodeError):
             raise _bad(text, "is no address") from None
-        if url.scheme not in _KINDS or not raw:
+        if url.scheme not in KINDS or not raw:
             raise _bad(text, "is none of http or https; write https://host/path")
         if url.userinfo or "@" in url.netloc.decode("ascii", "replace"):
             raise _bad(text, "holds a name or a password; give them in a header")
-        port = port if port is not None else DEFAULT_PORTS[_KINDS[url.scheme]]
+        port = port if port is not None else DEFAULT_PORTS[KINDS[url.scheme]]
         if not 1 <= port <= names.MAX_PORT:
             raise _bad(text, "has no port from 1 to 65535")
         return cls(url, _host(raw, port, text), port)
@@ -101,7 +100,7 @@ class Target:
     @property
     def kind(self) -> Kind:
         """How the host is spoken to."""
-        return _KINDS[self.url.scheme]
+        return KINDS[self.url.scheme]
 
     @property
     def at(self) -> str:
@@ -532,39 +531,18 @@ class _BoxTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """See `httpx.AsyncBaseTransport`; errors are those of httpcore."""
-        url = request.url
-        asked = httpcore.Request(
-            method=request.method,
-            url=httpcore.URL(
-                scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
-            ),
-            headers=request.headers.raw,
-            content=request.stream,
-            extensions=request.extensions,
-        )
+        asked = lowered(request, request.headers.raw)
         answer = await self._pool.handle_async_request(asked)
         return httpx.Response(
             answer.status,
             headers=answer.headers,
-            stream=_Stream(answer),
+            stream=Body(answer),
             extensions=answer.extensions,
         )
 
     async def aclose(self) -> None:
         """Ends its connection."""
         await self._pool.aclose()
-
-
-class _Stream(httpx.AsyncByteStream):
-    def __init__(self, answer: httpcore.Response) -> None:
-        self._answer = answer
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for piece in self._answer.aiter_stream():
-            yield piece
-
-    async def aclose(self) -> None:
-        await self._answer.aclose()
 
 
 class _Backend(httpcore.AsyncNetworkBackend):

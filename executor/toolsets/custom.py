@@ -28,7 +28,7 @@ from pydantic.errors import PydanticUserError
 
 from executor.catalog import PLACEHOLDER, Catalog, Keep, Param, ToolEntry
 from executor.errors import Code, ConfigError, ToolError
-from executor.model import MOUNT, Access, Block
+from executor.model import LANE, MOUNT, Access, Block
 from executor.tool import (
     Action,
     Actions,
@@ -152,7 +152,7 @@ def custom_tool(
         arguments=strict,
         run=_running(function),
         canonical=shown,
-        entry=ToolEntry("no-net", access, timeout_ms, max_output, keep=Keep(keep)),
+        entry=ToolEntry(LANE, access, timeout_ms, max_output, keep=Keep(keep)),
         order=order or (Order.SAFE if is_safe else Order.UNSAFE),
         actions=actions,
         unavailable=unavailable,

@@ -239,6 +239,12 @@ def certificate(directory: Path, name: str = NAME) -> tuple[Path, Path]:
     return made, key
 
 
+def get(server: Server, path: str = "/", more: str = "", method: str = "GET") -> bytes:
+    """A plain request for the server, by its name."""
+    host = f"{NAME}:{server.port}"
+    return f"{method} http://{host}{path} HTTP/1.1\r\nHost: {host}\r\n{more}\r\n".encode()
+
+
 def client_hello(server: str | None, **settings: Any) -> bytes:
     """What OpenSSL sends first to a server of this name."""
     context = ssl.create_default_context()

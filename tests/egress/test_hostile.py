@@ -21,18 +21,13 @@ from tests.egress.proxying import (
     Proxy,
     Server,
     client_hello,
+    get,
     parts,
     proxy,
     run,
     saying,
     serving,
 )
-
-
-def get(server: Server, path: str = "/", more: str = "", method: str = "GET") -> bytes:
-    """A plain request for the server, by its name."""
-    host = f"{NAME}:{server.port}"
-    return f"{method} http://{host}{path} HTTP/1.1\r\nHost: {host}\r\n{more}\r\n".encode()
 
 
 async def tunnel(made: Proxy, server: Server) -> Client:
