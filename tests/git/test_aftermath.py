@@ -255,6 +255,8 @@ def _hooks_path(yard: Yard) -> None:
     yard.link("sub")
     (yard.root / "sub/hooks").mkdir()
     (yard.root / "sub/hooks/post-index-change").symlink_to(yard.trap("hooks-path"))
+    # The hook runs when the index is written, which git does for an entry whose times differ.
+    os.utime(yard.root / "sub/tracked", (0, 0))
     with (yard.root / "sub/.git/config").open("a") as config:
         config.write(f"[core]\nhooksPath = {yard.root}/sub/hooks\n")
 
