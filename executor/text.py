@@ -60,7 +60,12 @@ def one_line(text: str, limit: int = MAX_LINE) -> str:
         limit: characters; what is longer ends in `…`.
     """
     shown = visible(text[: limit + 1]).replace("\n", "\\n").replace("\t", "\\t")
-    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+    return beginning(shown, limit)
+
+
+def beginning(text: str, limit: int) -> str:
+    """A text as it is, cut with `…` to so many characters, for an answer that repeats it."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 class Sanitiser:

@@ -44,7 +44,9 @@ class Agent:
             elif kind == frame.CALL:
                 call = json.loads(payload)
                 is_first = call["op"] == "shell"  # which every box is asked
-                value, bulk = ({"shell": "bash"}, b"") if is_first else self._say(call)
+                value, bulk = (
+                    ({"shell": "bash", "programs": []}, b"") if is_first else self._say(call)
+                )
                 pieces = [encode(frame.DATA, channel, piece) for piece in frame.split(bulk)]
                 reply = encode_json(frame.REPLY, channel, {"ok": value})
                 self._answer(b"".join([*pieces, reply]))

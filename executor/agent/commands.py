@@ -37,6 +37,8 @@ SHELL_LESS = (
     "this image has no shell, neither bash nor sh; run_code with python and the file tools need "
     "none, and for commands the loop needs another image"
 )
+MAX_PROGRAMS = 64
+"""Programs that may be asked for at a time."""
 MAX_DRAINS = 256
 """Pipes held open by background processes of ended calls."""
 FORBIDDEN = "may not be entered"
@@ -107,6 +109,23 @@ def find_program(name: str, path: str) -> str | None:
     return None
 
 
+def program_of(argv: list[str], path: str) -> str:
+    """The file of a program, or of what stands in for it, which then names itself in `argv`.
+
+    Raises:
+        Failure: NOT_FOUND, there is none.
+    """
+    program = find_program(argv[0], path)
+    if program is None and argv[0] in STAND_INS:
+        program = find_program(STAND_INS[argv[0]], path)
+        if program is not None:
+            # busybox is what it is called, and no bash.
+            argv[0] = os.path.basename(program)
+    if program is None:
+        raise Failure("NOT_FOUND", f"{argv[0]}: there is no such program in this image")
+    return program
+
+
 def find_shell(path: str) -> str | None:
     """bash, or else sh: by `path`, or where they usually are; an image's may lead nowhere."""
     return next(
@@ -155,6 +174,7 @@ class Commands:
         self.shelf = Shelf()
         self.tasks: Any = None
         self.waiting = 0
+        self.servers: Any = None
         self.memory_kills = counters.memory_kills()
         self.refused_forks = counters.refused_forks()
         self.kills_for_sockets = 0
@@ -173,6 +193,27 @@ class Commands:
 
             self.tasks = Tasks(self)
         return self.tasks.operations[name]
+
+    def serving(self) -> Any:
+        """What has the servers of this box."""
+        if self.servers is None:
+            from .servers import Servers
+
+            self.servers = Servers(self)
+        return self.servers
+
+    def carry(self, proxy: Any, number: int, server: int) -> None:
+        """Have a connection of the host carry what a server reads and prints."""
+        self.serving().carry(proxy, number, server)
+
+    def describe(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The name of the shell; which of the programs that are asked for there are."""
+        value: dict[str, Any] = {"shell": self.shell and os.path.basename(self.shell)}
+        if "programs" in arguments:
+            path = f"{self.environment.get('PATH', os.defpath)}:{USUAL}"
+            names = arguments["programs"][:MAX_PROGRAMS]
+            value["programs"] = [name for name in names if find_program(name, path)]
+        return value
 
     def start(
         self,
@@ -292,8 +333,10 @@ class Commands:
         return {job: owned[job.owner] for job in self.ending.values() if job.owner is not None}
 
     def owners(self) -> list[processes.Owner]:
-        """Whose processes are to be left alone: of everything that is running."""
-        running = [owner for job in self.jobs.values() if (owner := job.owner) is not None]
+        """Whose processes are to be left alone: of everything that is running, and of servers."""
+        running = [] if self.servers is None else self.servers.owners()
+        # After servers: one that has ended may have had the number that a command has now.
+        running += [owner for job in self.jobs.values() if (owner := job.owner) is not None]
         return running + [
             processes.Owner(call.pid, f"{self.box}-task", 0)
             for call in self.service.calls.values()
@@ -305,6 +348,12 @@ class Commands:
             pids = [-1]  # all of the box: at once, and without a race
         for pid in pids:
             processes.send(pid, signal.SIGKILL)
+
+    def abandon(self, owner: processes.Owner) -> None:
+        """The box ends; outside a container its processes must be ended one by one."""
+        if not processes.IS_INIT:
+            look = processes.Look()
+            self._kill(look, self.attribution.owned(look, [owner], [], 0)[owner])
 
     def _sweep_frozen(self, due: list[Job]) -> tuple[processes.Look, dict[Job, list[int]]]:
         """Something forks all the time: stop everything, so that nothing can be missed.
@@ -501,15 +550,7 @@ class Job:
         # A PATH for the code need not lead to what runs the code.
         own = self.commands.environment.get("PATH", os.defpath)
         path = f"{environment.get('PATH', own)}:{own}:{USUAL}"
-        program = find_program(argv[0], path)
-        if program is None and argv[0] in STAND_INS:
-            program = find_program(STAND_INS[argv[0]], path)
-            if program is not None:
-                # busybox is what it is called, and no bash.
-                argv[0] = os.path.basename(program)
-        if program is None:
-            raise Failure("NOT_FOUND", f"{argv[0]}: there is no such program in this image")
-        self.program = self.interpreter = program
+        self.program = self.interpreter = program_of(argv, path)
         if arguments.get("script") is not None:
             if argv[0] == "python3":
                 # The script is no part of the worktree, but its imports are looked for there.
@@ -751,6 +792,7 @@ class Job:
         """Free files, pipes and the timer."""
         if self.timer is not None:
             self.service.drop(self.timer)
+            self.timer = None  # it holds what this holds
         self._drop_streams()
         for path in self.files:
             with suppress(OSError):  # it may never have been written
@@ -768,10 +810,8 @@ class Job:
 
     def abandon(self) -> None:
         """The box ends; outside a container its processes must be ended one by one."""
-        if not processes.IS_INIT and self.owner is not None:
-            look = processes.Look()
-            owned = self.commands.attribution.owned(look, [self.owner], [], 0)
-            self.commands._kill(look, owned[self.owner])
+        if self.owner is not None:
+            self.commands.abandon(self.owner)
         self.release()
 
     def _outcome(self) -> tuple[dict[str, Any], bytes]:

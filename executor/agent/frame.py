@@ -20,7 +20,7 @@ BODY = 3  # raw: the input of the call
 CANCEL = 4  # empty: end the call
 CREDIT = 5  # JSON: `bytes` more live output may be sent on this channel
 PING = 6  # raw, echoed
-DIAL = 11  # JSON: port; connect this channel to the box's loopback
+DIAL = 11  # JSON: port, connect this channel to the box's loopback; or server, to its pipes
 # Agent to host.
 READY = 16  # JSON: the agent is up; its content hash
 PONG = 17  # raw: the payload of the ping

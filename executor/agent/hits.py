@@ -395,6 +395,7 @@ class Names(_Opened):
         self._record = _COUNTED if self._counts else _NAMED
         self._rest = b""
         self._found: list[tuple[bytes, int]] = []
+        self._beyond: bytes | None = None
         self._files = self._matches = self._size = self._held = self._work = 0
         self._more_warnings = 0
         self._partial = False
@@ -443,6 +444,8 @@ class Names(_Opened):
         self._matches += count
         size = len(self._line(name, count)) + 1
         self._size += size
+        if self._beyond is not None and name >= self._beyond:
+            return  # what was left out stands before it
         self._held += size
         self._found.append((name, count))
         if self._held > 4 * self._options.max_bytes:
@@ -458,6 +461,8 @@ class Names(_Opened):
                 break
             kept += 1
             self._held = size
+        if kept < len(self._found):
+            self._beyond = self._found[kept][0]
         del self._found[kept:]
         return self._found
 

@@ -126,18 +126,16 @@ class Proxy:
             accepted.setblocking(False)
             self.count += 1
             self.last += 1
-            opening = encode(frame.OPEN, self.last) + _granting(self.last, WINDOW)
+            opening = encode(frame.OPEN, self.last) + granting(self.last, WINDOW)
             self.service.send(opening)
-            self.carried[self.last] = Carried(self, self.last, accepted, 0)
+            self.carried[self.last] = Connected(self, self.last, accepted, 0)
 
     # ── frames ──
 
     def on_frame(self, kind: int, number: int, payload: bytes) -> None:
         """A frame of the host about one connection; one that can't be read ends the agent."""
         if kind == frame.DIAL:
-            dialling = Dialling(self, number, int(json.loads(payload)["port"]))
-            self.carried[number] = dialling
-            dialling.try_next()
+            self._dial(number, json.loads(payload))
             return
         carried = self.carried.get(number)
         if carried is None:
@@ -152,6 +150,21 @@ class Proxy:
             size = int(json.loads(payload)["bytes"]) if kind == frame.GRANT else 0
             carried.on_frame(kind, payload, size)
 
+    def _dial(self, number: int, asked: dict[str, Any]) -> None:
+        if number >= FROM_BOX or number in self.carried or number in self.aborted:
+            raise ValueError(f"the number {number} is not free for a connection")
+        if "server" in asked:
+            self.service.commands.carry(self, number, int(asked["server"]))
+            return
+        dialling = Dialling(self, number, int(asked["port"]))
+        self.carried[number] = dialling
+        dialling.try_next()
+
+    def refuse(self, number: int, reason: str) -> None:
+        """Tell the host that there is nothing to connect it to."""
+        self.aborted[number] = False
+        self.service.send(encode_json(frame.ABORT, number, {"reason": reason[:200]}))
+
     def _forget_aborted(self, number: int) -> None:
         if self.aborted.pop(number, None) is not None:
             self._has_ended(number)
@@ -159,8 +172,8 @@ class Proxy:
     def abort(self, number: int, reason: str, *, had_shut: bool = False) -> None:
         """Tell the host that a connection is over; it is counted until the host knows."""
         del self.carried[number]
+        self.refuse(number, reason)
         self.aborted[number] = had_shut
-        self.service.send(encode_json(frame.ABORT, number, {"reason": reason[:200]}))
 
     def remove(self, number: int) -> None:
         """A connection is over, and the host knows."""
@@ -196,27 +209,53 @@ class Proxy:
 
 
 class Carried:
-    """One connection: a socket, and what may go in either direction."""
+    """One connection: what may go in either direction, and what waits to.
+
+    How bytes are read and written is said by those that inherit from it.
+    """
 
     __slots__ = (
-        *("credit", "events", "has_read_all", "is_closed", "is_shut", "is_stalled", "is_watched"),
-        *("number", "pending", "proxy", "socket", "taken"),
+        *("credit", "has_read_all", "is_closed", "is_shut", "is_stalled"),
+        *("number", "pending", "proxy", "taken"),
     )
 
-    def __init__(self, proxy: Proxy, number: int, socket: _socket.socket, credit: int) -> None:
+    def __init__(self, proxy: Proxy, number: int, credit: int) -> None:
         self.proxy = proxy
         self.number = number
-        self.socket = socket
         self.credit = credit
         self.pending = bytearray()
         self.taken = 0
         self.has_read_all = self.is_shut = self.is_stalled = self.is_closed = False
-        self.is_watched = False
-        self.events = -1
-        with suppress(OSError):  # it may be over already
-            # Answers come in pieces, none of which is to wait for an acknowledgement.
-            socket.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
-        self._expect()
+
+    def _receive(self, size: int) -> bytes:
+        """At most so many bytes of the program's; empty = no more come.
+
+        Raises:
+            BlockingIOError: there are none now.
+            OSError: the connection failed.
+        """
+        raise NotImplementedError
+
+    def _put(self, data: bytes | memoryview) -> int:
+        """Give the program some of it; how much it took.
+
+        Raises:
+            BlockingIOError: it takes nothing now.
+            OSError: the connection failed.
+        """
+        raise NotImplementedError
+
+    def _say_end(self) -> None:
+        """Tell the program that no more bytes come."""
+        raise NotImplementedError
+
+    def _expect(self) -> None:
+        """Watch for what is wanted now."""
+        raise NotImplementedError
+
+    def close(self, *, is_reset: bool = False) -> None:
+        """Let go of the program; it is told so at once, or has everything first."""
+        raise NotImplementedError
 
     def on_frame(self, kind: int, payload: bytes, size: int) -> None:
         """What the host says of this connection."""
@@ -235,30 +274,26 @@ class Carried:
             self._fail(OSError(0, repr(error)))
 
     def on_ready(self, events: int) -> None:
-        """The socket can be read or written, or has failed."""
+        """The program can be read from or written to, or the connection has failed."""
         try:
-            if events & _ERROR and (number := self._error()):
-                raise OSError(number, "the connection failed")
-            if events & _OUT:
-                self._flush()
-            if self._wants_input():
-                self._read()
-            elif events & select.EPOLLHUP and not self.pending:
-                self._be_quiet()
+            self._move(events)
             self._expect()
         except OSError as error:
             self._fail(error)
         except Exception as error:
             self._fail(OSError(0, repr(error)))
 
+    def _move(self, events: int) -> None:
+        if events & _OUT:
+            self._flush()
+        if self._wants_input():
+            self._read()
+
     def resume(self) -> None:
         """The stream has room: it is this connection's turn."""
         self.is_stalled = False
         if not self.is_closed:
             self.on_ready(0)
-
-    def _error(self) -> int:
-        return int(self.socket.getsockopt(_socket.SOL_SOCKET, _socket.SO_ERROR))
 
     # ── from the program to the host ──
 
@@ -271,7 +306,7 @@ class Carried:
             self.proxy.stalled.append(self)
             return
         try:
-            data = self.socket.recv(min(PIECE, self.credit))
+            data = self._receive(min(PIECE, self.credit))
         except BlockingIOError:
             return
         if data:
@@ -301,12 +336,12 @@ class Carried:
 
     def _send(self, data: bytes | memoryview) -> int:
         try:
-            sent = self.socket.send(data)
+            sent = self._put(data)
         except BlockingIOError:
             return 0
         self.taken += sent
         if self.taken >= WINDOW // 2 and not self.is_shut:
-            self.proxy.service.send(_granting(self.number, self.taken))
+            self.proxy.service.send(granting(self.number, self.taken))
             self.taken = 0
         return sent
 
@@ -318,9 +353,55 @@ class Carried:
             self.close()
             self.proxy.remove(self.number)
         else:
-            self.socket.shutdown(_socket.SHUT_WR)
+            self._say_end()
 
-    # ── watching and the end ──
+    # ── the end ──
+
+    def _fail(self, error: OSError) -> None:
+        if self.is_closed:
+            return
+        self.close(is_reset=True)
+        if self.is_shut and self.has_read_all:  # what the host takes for the end already
+            self.proxy.remove(self.number)
+            return
+        reason = "reset" if isinstance(error, ConnectionError) else str(error.strerror)
+        self.proxy.abort(self.number, reason, had_shut=self.has_read_all)
+
+
+class Connected(Carried):
+    """A connection over a socket."""
+
+    __slots__ = ("events", "is_watched", "socket")
+
+    def __init__(self, proxy: Proxy, number: int, socket: _socket.socket, credit: int) -> None:
+        super().__init__(proxy, number, credit)
+        self.socket = socket
+        self.is_watched = False
+        self.events = -1
+        with suppress(OSError):  # it may be over already
+            # Answers come in pieces, none of which is to wait for an acknowledgement.
+            socket.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
+        self._expect()
+
+    def _receive(self, size: int) -> bytes:
+        return self.socket.recv(size)
+
+    def _put(self, data: bytes | memoryview) -> int:
+        return self.socket.send(data)
+
+    def _say_end(self) -> None:
+        self.socket.shutdown(_socket.SHUT_WR)
+
+    def _move(self, events: int) -> None:
+        if events & _ERROR and (number := self._error()):
+            raise OSError(number, "the connection failed")
+        is_unread = not self._wants_input()
+        super()._move(events)
+        if is_unread and events & select.EPOLLHUP and not self.pending and not self.is_closed:
+            self._be_quiet()
+
+    def _error(self) -> int:
+        return int(self.socket.getsockopt(_socket.SOL_SOCKET, _socket.SO_ERROR))
 
     def _expect(self) -> None:
         """Watch for what is wanted now; for failures always."""
@@ -341,16 +422,6 @@ class Carried:
         self.proxy.service.forget(self.socket.fileno())
         self.is_watched = False
         self.events = 0
-
-    def _fail(self, error: OSError) -> None:
-        if self.is_closed:
-            return
-        self.close(is_reset=True)
-        if self.is_shut and self.has_read_all:  # what the host takes for the end already
-            self.proxy.remove(self.number)
-            return
-        reason = "reset" if isinstance(error, ConnectionError) else str(error.strerror)
-        self.proxy.abort(self.number, reason, had_shut=self.has_read_all)
 
     def close(self, *, is_reset: bool = False) -> None:
         """Close the socket; the program is told so at once, or has everything first."""
@@ -412,8 +483,8 @@ class Dialling:
     def _connected(self, socket: _socket.socket) -> None:
         self.socket = None
         self.close()
-        self.proxy.service.send(_granting(self.number, WINDOW))
-        self.proxy.carried[self.number] = Carried(self.proxy, self.number, socket, self.credit)
+        self.proxy.service.send(granting(self.number, WINDOW))
+        self.proxy.carried[self.number] = Connected(self.proxy, self.number, socket, self.credit)
 
     def _failed(self, error: Exception) -> None:
         """Try the next address; where IPv4 refuses, what IPv6 lacks does not matter."""
@@ -437,7 +508,8 @@ class Dialling:
             self.socket = None
 
 
-def _granting(number: int, size: int) -> bytes:
+def granting(number: int, size: int) -> bytes:
+    """A frame that lets so many bytes more of a connection come."""
     return encode_json(frame.GRANT, number, {"bytes": size})
 
 

@@ -45,6 +45,8 @@ SLICE = 0.005
 """Seconds that operations run on before the loop looks elsewhere."""
 BACKGROUND = ("begin", "await_task", "peek", "stop_task", "left", "end_left")
 """What `background` does; it is loaded when the first of them comes."""
+SERVERS = ("serve", "server_state", "server_end")
+"""What `servers` does; loaded in the same way."""
 RICH = ("read_image", "read_pages", "read_notebook", "edit_notebook", "markdown")
 DEFAULT_LEASE = 30.0
 DIRECTORIES = "/workspaces"
@@ -355,6 +357,8 @@ class Service:
         """The loop is over. Process 1 takes every process of the box with it."""
         for call in list(self.calls.values()):
             call.abandon()
+        if self.commands is not None and self.commands.servers is not None:
+            self.commands.servers.abandon()
         processes.kill_everything()
         sys.stderr.write(f"executor agent: {reason}\n")
         os._exit(0)
@@ -411,14 +415,16 @@ class Service:
                 self.commands.start(channel, arguments, body)
                 return
             if name == "shell":
-                shell = self.commands.shell
-                self.reply(channel, {"shell": shell and os.path.basename(shell)})
+                self.reply(channel, self.commands.describe(arguments))
                 return
             if name == "fetch":
                 self.reply(channel, *self.commands.fetch(arguments))
                 return
             if name in BACKGROUND:
                 self.commands.background(name)(channel, arguments, body)
+                return
+            if name in SERVERS:
+                self.commands.serving().operations[name](channel, arguments)
                 return
             workspace = self.roots.place(name, arguments)
             if arguments.get("rules") is not None:
@@ -445,6 +451,10 @@ class Service:
                 from .pages import OPERATIONS as PAGES
 
                 self.operations.update(OPERATIONS | PAGES | MARKUP)
+            elif name == "sweep":
+                from .sweep import OPERATIONS as SWEEP
+
+                self.operations.update(SWEEP)
             else:
                 from .restrictions import OPERATIONS as RESTRICTIONS
                 from .search import OPERATIONS

@@ -119,8 +119,7 @@ class Watch:
         try:
             held = self.sockets.held()
             if held > self.sockets.allowance:
-                pause = SETTLE
-                self._too_much(held)
+                pause = SETTLE if self._too_much(held) else self.pause
                 return
             self.ended = 0
             if self.sockets.suspected < math.inf:
@@ -137,14 +136,18 @@ class Watch:
         self.is_held = True
         processes.send(-1, signal.SIGSTOP)
 
-    def _too_much(self, held: int) -> None:
-        """End what holds it, unless that is over already and the memory is on its way back."""
+    def _too_much(self, held: int) -> bool:
+        """End what holds it, unless that is over already and the memory is on its way back.
+
+        Less than before may also be the beginning of the next command's: that is seen soon.
+        """
         is_falling, self.ended = held < self.ended, held
         if not is_falling:
             self.end(
                 f"sockets held {held >> 20} MiB of memory that no limit counts, and they may hold "
                 f"{self.sockets.allowance >> 20} MiB; the box's processes were ended"
             )
+        return not is_falling
 
 
 class Sockets:

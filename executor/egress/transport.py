@@ -110,6 +110,9 @@ class Transport(httpx.AsyncBaseTransport):
             self._pools[kind] = httpcore.AsyncConnectionPool(
                 ssl_context=self._trust() if kind is Kind.TUNNEL else None,
                 network_backend=self._gates[kind],
+                # Streams stay open as long as calls do: whoever calls bounds them, and what ends
+                # a call must never wait for a place.
+                max_connections=None,
                 max_keepalive_connections=0,  # each connection is judged when it is made
             )
         return self._pools[kind]

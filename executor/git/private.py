@@ -243,10 +243,13 @@ def pointed(head: Head) -> bytes:
 
 
 def packed(refs: Mapping[str, str]) -> bytes:
-    """The file `packed-refs`. Without peeled lines git peels a tag when it is asked to."""
+    """The file `packed-refs`. Without peeled lines git peels a tag when it is asked to.
+
+    It has no header: GitPython refuses the file of one that does not say `peeled`.
+    """
     names = {name.encode("utf-8", "surrogateescape"): value for name, value in refs.items()}
     lines = [b"%s %s\n" % (names[name].encode(), name) for name in sorted(names)]
-    return b"# pack-refs with: sorted \n" + b"".join(lines)
+    return b"".join(lines)
 
 
 def _cut(repository: Repository, sharing: Sharing, tips: Iterable[str]) -> bytes:

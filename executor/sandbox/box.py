@@ -28,6 +28,7 @@ from executor.sandbox import (
     podman,
     quota,
     seccomp,
+    serving,
     targets,
 )
 from executor.sandbox.caches import PLACE, Caches
@@ -44,6 +45,7 @@ from executor.sandbox.reaper import Identity
 from executor.sandbox.recipes import Recipes
 from executor.sandbox.runtime import silent
 from executor.sandbox.stream import AttachedStream
+from executor.served import Program, Served
 
 START_TIMEOUT = 60.0
 """Seconds from the container's start to the agent's READY. Images are there before."""
@@ -162,6 +164,10 @@ class Sandbox:
     async def dial(self, port: int, timeout: float = DIAL_TIMEOUT) -> ByteStream:
         """Connect to a port of the box's loopback; see `Channels.dial`."""
         return await self._connection.channels.dial(port, timeout)
+
+    async def serve(self, program: Program) -> Served:
+        """Start a program, to be spoken to over its stdin and stdout; see `serving.start`."""
+        return await serving.start(self, self._connection.channels, program)
 
 
 @contextlib.asynccontextmanager

@@ -65,16 +65,17 @@ class Channel:
         self._why: str | None = None
         self._has_aborted = self._was_aborted = False
         self._owes_abort = False
+        self._is_kept = False
 
     # ── the owner's side ──
 
     async def read(self, most: int = 1 << 16) -> bytes:
         """The next bytes; empty once no more come."""
         while not self._buffer:
+            if self._is_ended and (self._why is None or self._is_kept):
+                return b""
             if self._why is not None:
                 raise StreamClosed(self._why)
-            if self._is_ended:
-                return b""
             self._reader = self._channels.loop.create_future()
             try:
                 await self._reader
@@ -119,12 +120,18 @@ class Channel:
         if self._owes_abort and not self._has_aborted:
             self._channels.submit(self)
 
-    def fail(self, reason: str) -> None:
-        """Nothing more comes or goes; whoever waits is told."""
+    def fail(self, reason: str, *, is_kept: bool = False) -> None:
+        """Nothing more comes or goes; whoever waits is told.
+
+        Args:
+            is_kept: what has come may still be read.
+        """
         if self._why is not None:
             return
         self._why = reason
-        self._buffer.clear()
+        self._is_kept = is_kept
+        if not is_kept:
+            self._buffer.clear()
         self._wake()
 
     def _wake(self) -> None:
@@ -213,7 +220,9 @@ class Channel:
         if not self.answered.done():
             self.answered.set_exception(ConnectionRefusedError(reason[:MAX_REASON]))
             self.answered.exception()
-        self.fail(f"the box's side ended it: {reason[:MAX_REASON]!a}")
+        # A box may open as many one after the other as it likes; those of the host are few.
+        is_ours = self.number < frame.FROM_BOX
+        self.fail(f"the box's side ended it: {reason[:MAX_REASON]!a}", is_kept=is_ours)
         self._owes_abort = True
         if self._has_aborted:
             self._settle()
@@ -349,26 +358,61 @@ class Channels:
                 are open (LIMIT).
             SandboxError: the box is lost.
         """
-        if self._error is not None:
-            raise self._error
         if not 0 < port < 1 << 16:
             raise ToolError(Code.INVALID_ARGUMENTS, f"{port} is no port: they are 1 to 65535")
+        try:
+            return await self._dial({"port": port}, timeout)
+        except TimeoutError:
+            message = f"port {port} of the box did not answer within {timeout:g} s"
+            raise ToolError(Code.TIMEOUT, message) from None
+        except ConnectionRefusedError as error:
+            raise ToolError(Code.NETWORK_ERROR, _refusal(port, str(error))) from None
+
+    async def dial_server(self, server: int, timeout: float = DIAL_TIMEOUT) -> ByteStream:
+        """Connect to the stdin and stdout of a server in the box; once for each.
+
+        Args:
+            server: its number, as the agent gave it.
+            timeout: seconds that the connection may take to come about.
+
+        Raises:
+            ToolError: there is none (EXECUTION_ERROR), or too many connections are open (LIMIT).
+            SandboxError: the box is lost.
+        """
+        try:
+            return await self._dial({"server": server}, timeout)
+        except TimeoutError:
+            message = f"the pipes of a server were not connected within {timeout:g} s"
+            raise ToolError(Code.TIMEOUT, message) from None
+        except ConnectionRefusedError as error:
+            message = f"the pipes of a server can't be connected: {str(error)!a}"
+            raise ToolError(Code.EXECUTION_ERROR, message) from None
+
+    async def _dial(self, to: dict[str, int], timeout: float) -> Channel:
+        """A new channel to something in the box.
+
+        Raises:
+            TimeoutError, ConnectionRefusedError: it did not come about.
+            ToolError: LIMIT, too many are open.
+            SandboxError: the box is lost.
+        """
+        if self._error is not None:
+            raise self._error
         if len(self._open) - self._from_box >= MAX_CONNECTIONS:
             message = f"{MAX_CONNECTIONS} connections into the box are open; end some first"
             raise ToolError(Code.LIMIT, message)
         number = self._number()
         channel = self._open[number] = Channel(self, number)
-        self.send(encode_json(frame.DIAL, number, {"port": port}))
+        self.send(encode_json(frame.DIAL, number, to))
         self.submit(channel)
         try:
             async with asyncio.timeout(timeout):
                 await channel.answered
         except TimeoutError:
             channel.abort("it took too long")
-            message = f"port {port} of the box did not answer within {timeout:g} s"
-            raise ToolError(Code.TIMEOUT, message) from None
-        except ConnectionRefusedError as error:
-            raise ToolError(Code.NETWORK_ERROR, _refusal(port, str(error))) from None
+            raise
+        except ConnectionRefusedError:
+            raise
         except BaseException:
             channel.abort("nobody waits for it any more")
             raise

@@ -66,7 +66,9 @@ _NOT_FOUND = 404
 _GO_DIRECTORY = 1 << 31
 """The bit of a directory in Go's file modes."""
 _SERVER_ERROR = 500
-_GONE = "no such container"
+_GONE = ("no such container", "unrecognized image id")
+"""Texts of failures (status 500) about what goes while an engine looks: Podman's about containers,
+Docker's about an image that somebody else removes, too."""
 _TEXT_LIMIT = 2000
 _TRANSIENT = (
     "connection reset by peer",
@@ -361,15 +363,26 @@ class Engine:
     async def list_containers(self, labels: Labels) -> list[dict[str, Any]]:
         """All containers, running or not, that bear these labels.
 
+        Docker can go on listing one that ended while it was being removed (moby's pull request
+        51692), until Docker is started anew. So one that does not run is asked for by its id.
+
         Args:
             labels: name → value; None = any value.
         """
-        reply = await self._call(
+        listed = await self._call(
             "list containers",
             partial(self._client.containers, all=True, filters=_filters(labels)),
             idempotent=True,
         )
-        return list(reply)
+        return [one for one in listed if one.get("State") == "running" or await self._has(one)]
+
+    async def _has(self, listed: Mapping[str, Any]) -> bool:
+        """Whether a container that was listed is there: what can't be learned counts as yes."""
+        try:
+            await self.inspect(listed["Id"])
+        except EngineError as error:
+            return status(error) != _NOT_FOUND
+        return True
 
     # ─── images ─────────────────────────────────────────────────────────────────────
 
@@ -592,8 +605,8 @@ def status(error: EngineError) -> int | None:
     """The engine's HTTP status behind an error; None when it gave none."""
     response = getattr(error.__cause__, "response", None)
     number = getattr(response, "status_code", None)
-    if number == _SERVER_ERROR and _GONE in str(error):
-        return _NOT_FOUND  # Podman, where the container goes while it looks
+    if number == _SERVER_ERROR and any(text in str(error).lower() for text in _GONE):
+        return _NOT_FOUND
     return number if isinstance(number, int) else None
 
 

@@ -338,6 +338,7 @@ async def _lock(engine: Engine, progress: Progress) -> AsyncIterator[None]:
     directory = engine.settings.state_directory
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     deadline = time.monotonic() + _LOCK_SECONDS
+    is_told = False
     with (directory / BUILD_LOCK).open("w") as file:
         while True:
             try:
@@ -349,7 +350,9 @@ async def _lock(engine: Engine, progress: Progress) -> AsyncIterator[None]:
                         f"Another process has been building for {_LOCK_SECONDS:g} s and holds "
                         f"{file.name}. End it, then try again."
                     ) from None
-            progress("waiting for another process that builds", None, None)
+            if not is_told:
+                progress("waiting for another build", None, None)  # of this process, or another
+                is_told = True
             await asyncio.sleep(_LOCK_POLL)
         yield
 
@@ -432,11 +435,19 @@ async def _from_registry(engine: Engine, recipe: Recipe, progress: Progress) -> 
         if code:
             raise EngineError(
                 f"Installing packages in {reference} failed with exit code {code}; can containers "
-                "reach a Debian mirror? EXECUTOR_IMAGE_SOURCE=packages builds without that."
+                f"reach {_indexes(recipe)}? EXECUTOR_IMAGE_SOURCE=packages builds without that."
             )
         return await engine.commit(container, recipe.reference, _changes(recipe))
     finally:
         await engine.remove(container)
+
+
+def _indexes(recipe: Recipe) -> str:
+    """Where the packages of an image come from."""
+    found = ["a Debian mirror"]
+    found += ["PyPI"] if recipe.pip else []
+    found += ["npm"] if recipe.npm else []
+    return " and ".join(found)
 
 
 def _changes(recipe: Recipe) -> list[str]:

@@ -184,7 +184,9 @@ _claimed: weakref.WeakSet[Identity] = weakref.WeakSet()
 def _forget_in_child() -> None:
     """A child that outlives its parent must not keep the parent's lock."""
     for identity in list(_claimed):
-        identity._let_go()
+        # One whose descriptor somebody has closed must not keep the others' locks.
+        with suppress(OSError):
+            identity._let_go()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

@@ -12,6 +12,9 @@ one file of theirs (`EXECUTOR_IMAGES`, or `images.toml` beside the catalog):
     extends = "base"                  # or "heavy", as it is chosen above
     packages = ["r-base-core"]
 
+A package `pip:NAME==VERSION` is of PyPI, `npm:NAME@VERSION` of npm: their programs are put
+into the image when it is built, so the build has to reach those indexes. Both are pinned.
+
 An image is named by the hash of all that it is made from. So several choices lie side by
 side on one engine, and what is made of an older recipe is not taken for a newer one.
 """
@@ -37,6 +40,8 @@ RESERVED = frozenset({"python", "runtime", "build"})
 """Kinds of other things of ours on an engine."""
 
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9.+-]*")
+_PIP = re.compile(r"pip:([A-Za-z0-9][A-Za-z0-9._-]*)(\[[a-z0-9,-]+\])?==[0-9][A-Za-z0-9.+!]*")
+_NPM = re.compile(r"npm:(?:@[a-z0-9][a-z0-9._-]*/)?[a-z0-9][a-z0-9._-]*@[0-9][A-Za-z0-9.+-]*")
 _IMAGE = re.compile(r"[a-z][a-z0-9-]{0,30}")
 _RELEASE = re.compile(r"[a-z]+")
 _KEYS = ("extends", "layers", "packages")
@@ -51,7 +56,8 @@ class Recipe:
     Attributes:
         name: `base`, `heavy`, or one of a person's own file.
         release: code name of the Debian release.
-        packages: package name → why it is in.
+        packages: package → why it is in: a name of Debian's, `pip:NAME==VERSION` or
+            `npm:NAME@VERSION`.
         hash: twelve hex digits; another recipe or another way of building = another hash.
         layers: those that were taken.
         offered: all layers that there are of it, with their packages.
@@ -72,6 +78,24 @@ class Recipe:
     def reference(self) -> str:
         """The image's name on an engine."""
         return f"executor-{self.name}:{self.hash}"
+
+    @property
+    def debian(self) -> tuple[str, ...]:
+        """Names of the packages that are Debian's."""
+        return tuple(package for package in self.packages if ":" not in package)
+
+    @property
+    def pip(self) -> tuple[str, ...]:
+        """Pinned packages of PyPI, as pip reads them."""
+        return self._from("pip:")
+
+    @property
+    def npm(self) -> tuple[str, ...]:
+        """Pinned packages of npm, as npm reads them."""
+        return self._from("npm:")
+
+    def _from(self, index: str) -> tuple[str, ...]:
+        return tuple(name.removeprefix(index) for name in self.packages if name.startswith(index))
 
 
 class Recipes:
@@ -273,11 +297,22 @@ class _Check:
 
 
 def _package_faults(packages: Iterable[str]) -> list[str]:
-    return [
-        f"{package!r} is no package name; Debian's are of small letters, digits and .+-"
-        for package in packages
-        if not _PACKAGE.fullmatch(package)
-    ]
+    return [fault for package in packages if (fault := _package_fault(package))]
+
+
+def _package_fault(package: str) -> str:
+    """What is wrong with one package's name; empty = nothing."""
+    if package.startswith("pip:"):
+        if _PIP.fullmatch(package):
+            return ""
+        return f"{package!r} is no pinned package of PyPI; write pip:NAME==VERSION"
+    if package.startswith("npm:"):
+        if _NPM.fullmatch(package):
+            return ""
+        return f"{package!r} is no pinned package of npm; write npm:NAME@VERSION"
+    if _PACKAGE.fullmatch(package):
+        return ""
+    return f"{package!r} is no package name; Debian's are of small letters, digits and .+-"
 
 
 def _is_words(value: Any) -> bool:

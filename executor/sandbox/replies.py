@@ -8,11 +8,12 @@ agent of ours sends, and more data than were asked for, are refused too.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from executor.errors import ProtocolError
+from executor.served import MAX_STDERR
 
 Test: TypeAlias = Callable[[Any], bool]
 
@@ -36,6 +37,10 @@ MAX_RAW = 8 << 20
 """Bytes of a file that is read as it is, at the most."""
 MAX_RECORDS = 5 << 20
 """Bytes of a listing: what an agent of ours sends at the most, and some."""
+MAX_SWEPT = 6 << 20
+"""Bytes of a sweep's records: what an agent of ours sends at the most."""
+MAX_SWEPT_FILES = 50_000
+"""Files of one sweep; each becomes an object of the host."""
 MAX_LEFT = 200
 """Calls of which is said what they left running."""
 MAX_PATHS = 1000
@@ -80,6 +85,10 @@ def shape_of(op: str, arguments: Mapping[str, Any]) -> Shape | None:
     """The shape of the answer to this request; None where nothing is read of it."""
     if op == "read" and arguments.get("encoding") == "base64":
         return _READ_RAW
+    if op == "shell" and "programs" in arguments:
+        return _shell_and(arguments["programs"])
+    if op == "sweep":
+        return _sweep_beside(arguments["known"])
     return _SHAPES.get(op)
 
 
@@ -100,12 +109,16 @@ def most_data(op: str, arguments: Mapping[str, Any]) -> int:
     return _MOST.get(op, MAX_DATA)
 
 
-_MOST = {"list": MAX_RECORDS} | dict.fromkeys(
-    (
-        *("write", "edit", "edit_notebook", "stat", "move", "resolve", "restrict", "shell"),
-        *("begin", "stop_task", "left", "end_left"),
-    ),
-    0,
+_MOST = (
+    {"list": MAX_RECORDS, "sweep": MAX_SWEPT}
+    | dict.fromkeys(
+        (
+            *("write", "edit", "edit_notebook", "stat", "move", "resolve", "restrict", "shell"),
+            *("begin", "stop_task", "left", "end_left", "serve"),
+        ),
+        0,
+    )
+    | dict.fromkeys(("server_state", "server_end"), MAX_STDERR)
 )
 
 
@@ -119,6 +132,8 @@ def most_records(op: str, arguments: Mapping[str, Any]) -> int | None:
         return int(arguments.get("max_results") or MAX_PATHS)
     if op == "list":
         return int(arguments.get("max_entries") or MAX_ENTRIES)
+    if op == "sweep":
+        return MAX_SWEPT_FILES
     return MAX_PATHS if op == "delete" else None
 
 
@@ -245,6 +260,14 @@ _RECORDS = re.compile(
 )
 """Possessive, or each record costs a hundred bytes until the last one has been looked at."""
 
+_SWEPT = re.compile(
+    rb"(?:-?[0-9]{1,20}\x1f[0-9]{1,20}\x1f[0-9]{1,20}\x1f"
+    rb"(?=[^\0]{1,8192}\0)(?:(?!\.\.?/)[^/\0]++/)*+(?:(?!\.\.?\0)[^/\0]++)?+\0)*+",
+    re.DOTALL,
+)
+"""Each path is one below the worktree, spelled in the only way that there is, a directory's with
+a slash at its end."""
+
 
 def _is_read(value: dict[str, Any], data: bytes) -> bool:
     first: int = value["first"]
@@ -274,6 +297,54 @@ def _is_run(value: dict[str, Any], data: bytes) -> bool:
     return all(map(_is_stream, streams)) and len(data) == sum(
         stream["head"] + stream["tail"] for stream in streams
     )
+
+
+def _is_state(value: dict[str, Any], data: bytes) -> bool:
+    has_code, has_signal = value["exit_code"] is not None, value["signal"] is not None
+    if value["running"]:
+        return not (has_code or has_signal or value["oom"])
+    return has_code is not has_signal
+
+
+def _is_end(value: dict[str, Any], data: bytes) -> bool:
+    return not value["running"] and _is_state(value, data)
+
+
+def _shell_and(programs: Collection[str]) -> Shape:
+    """The answer where it was asked which of these programs there are."""
+
+    def are_asked_for(value: Any) -> bool:
+        return (
+            type(value) is list
+            and all(map(_text, value))
+            and len(value) == len(set(value))
+            and set(value) <= set(programs)
+        )
+
+    return Shape({"shell": _maybe_word, "programs": are_asked_for})
+
+
+_MARK = re.compile(r"[0-9a-f]{32}")
+
+
+def _sweep_beside(known: str) -> Shape:
+    """The answer to a host that knows what had this mark."""
+
+    def is_mark(value: Any) -> bool:
+        return _text(value) and _MARK.fullmatch(value) is not None
+
+    def is_swept(value: dict[str, Any], data: bytes) -> bool:
+        if value["mark"] == known:
+            return not data
+        return data.count(b"\0") == value["files"] and _SWEPT.fullmatch(data) is not None
+
+    fields: Mapping[str, Test] = {
+        "mark": is_mark,
+        "files": lambda value: _count(value) and value <= MAX_SWEPT_FILES,
+        "truncated": _flag,
+        "now": _count,
+    }
+    return Shape(fields, fits=is_swept)
 
 
 def _is_peek(value: dict[str, Any], data: bytes) -> bool:
@@ -380,6 +451,13 @@ _RUN = Shape(
     _is_run,
 )
 
+_STATE: Mapping[str, Test] = {
+    "running": _flag,
+    "exit_code": _exit_code,
+    "signal": _signal,
+    "oom": _flag,
+}
+
 _SHAPES: dict[str, Shape] = {
     "read": Shape(
         {
@@ -459,4 +537,7 @@ _SHAPES: dict[str, Shape] = {
     "stop_task": Shape({}),
     "left": Shape({"calls": _left}),
     "end_left": Shape({"ended": _count}),
+    "serve": Shape({"server": _count}),
+    "server_state": Shape(_STATE, fits=_is_state),
+    "server_end": Shape(_STATE, fits=_is_end),
 }

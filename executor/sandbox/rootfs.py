@@ -7,6 +7,7 @@ file system out of signed packages, and its tar goes straight into the engine.
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 import threading
@@ -18,6 +19,7 @@ from tempfile import TemporaryDirectory
 
 from executor.errors import EngineError
 from executor.sandbox.recipes import Recipe
+from executor.settings import values_of
 
 NO_BOOTSTRAPPER = (
     "The images are made from Debian packages, and neither mmdebstrap nor debootstrap is "
@@ -42,6 +44,24 @@ _LEFT_OUT = (
 """For dpkg. Licences stay; `C.UTF-8` lives elsewhere and stays, too."""
 _ALTERNATIVES = "/usr/share/man/man1"
 """Java's packages make links to manuals in there, and can't be installed without it."""
+
+_PROGRAMS = "/opt/programs"
+"""Where programs of PyPI and npm are in an image."""
+_LINK_SCRIPTS = (
+    "import os, sys; from importlib.metadata import distribution; "
+    "[os.symlink(sys.argv[2] + '/' + point.name, '/usr/local/bin/' + point.name) "
+    "for point in distribution(sys.argv[1]).entry_points if point.group == 'console_scripts']"
+)
+"""Python, with the names of a package and of a directory: links the package's commands."""
+_LEAVE_OUT = "Without one, leave it or its layer out."
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
+_BELIEVED = "/tmp/executor-authorities.pem"
+_PASSED = (
+    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+    "PIP_INDEX_URL", "npm_config_registry",
+)  # fmt: skip
+"""This machine's ways to the indexes; they are not left in the image."""
 
 
 # ─── out of packages ────────────────────────────────────────────────────────────────
@@ -82,8 +102,11 @@ class Bootstrap:
             yield from self._run(mmdebstrap_command(self._recipe, _host_sources(self._recipe)))
             return
         with TemporaryDirectory(prefix="executor-") as place:
-            for _ in self._run(debootstrap_command(self._recipe, place)):
-                pass
+            within = program_commands(self._recipe, shlex.quote(place))
+            commands = [["sh", "-c", line] for line in within]
+            for command in (debootstrap_command(self._recipe, place), *commands):
+                for _ in self._run(command):
+                    pass
             yield from self._run(["tar", "-C", place, "--numeric-owner", "-c", "."])
 
     def _run(self, command: list[str]) -> Iterator[bytes]:
@@ -106,8 +129,7 @@ class Bootstrap:
                 process.kill()
             process.wait()
         if code:
-            said = "\n".join(self._said)
-            raise EngineError(f"{command[0]} failed with exit code {code}:\n{said}")
+            raise EngineError(failure(command[0], code, list(self._said)))
 
     def _listen(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stderr is not None
@@ -117,6 +139,20 @@ class Bootstrap:
                 self._said.append(line)
             if line and "hook" not in line:
                 self._report(line.removeprefix("I: "))
+
+
+def failure(program: str, code: int, said: list[str]) -> str:
+    """What a failed build comes to, for a person.
+
+    Args:
+        program: that failed.
+        code: its exit code.
+        said: the last lines of it. Where one is the refusal of an index, it says it all.
+    """
+    for at, line in enumerate(said):
+        if line.endswith(_LEAVE_OUT) and not line.startswith(("I: ", "E: ")):
+            return "\n".join([line, *said[max(0, at - 2) : at]])
+    return "\n".join([f"{program} failed with exit code {code}:", *said])
 
 
 def mmdebstrap_command(recipe: Recipe, sources: list[str]) -> list[str]:
@@ -135,10 +171,11 @@ def mmdebstrap_command(recipe: Recipe, sources: list[str]) -> list[str]:
         "mmdebstrap",
         "--variant=minbase",
         "--format=tar",
-        "--include=" + ",".join(recipe.packages),
+        "--include=" + ",".join(recipe.debian),
         *(f"--dpkgopt={line}" for line in _LEFT_OUT),
         f'--essential-hook=mkdir -p "$1{_ALTERNATIVES}"',
         *(f"--aptopt={line}" for line in _proxies()),
+        *(f"--customize-hook={line}" for line in program_commands(recipe, '"$1"')),
         *(f"--customize-hook={line}" for line in clean),
         recipe.release,
         "-",
@@ -153,7 +190,7 @@ def debootstrap_command(recipe: Recipe, place: str) -> list[str]:
     return [
         "debootstrap",
         "--variant=minbase",
-        "--include=" + ",".join(recipe.packages),
+        "--include=" + ",".join(recipe.debian),
         recipe.release,
         place,
         *mirrors[:1],
@@ -169,13 +206,90 @@ cat > /etc/dpkg/dpkg.cfg.d/99executor <<'END'
 {lines}
 END
 mkdir -p {_ALTERNATIVES}
-if ! dpkg-query -W {" ".join(recipe.packages)} >/dev/null 2>&1; then
+if ! dpkg-query -W {" ".join(recipe.debian)} >/dev/null 2>&1; then
   apt-get -q -o Acquire::Retries=1 update
-  apt-get -q -y --no-install-recommends install {" ".join(recipe.packages)}
+  apt-get -q -y --no-install-recommends install {" ".join(recipe.debian)}
   apt-get clean
 fi
 rm -rf /var/lib/apt/lists/* /var/log/* /var/cache/debconf/*-old
+{program_script(recipe)}
 """
+
+
+# ─── programs of PyPI and npm ───────────────────────────────────────────────────────
+
+
+def program_script(recipe: Recipe) -> str:
+    """One line of shell, for root in the image: installs what the recipe has of PyPI and npm.
+
+    Each package of PyPI has a virtual environment of its own, compiled, since boxes can't
+    write there; those of npm are neighbours, as they look for each other. None of their
+    set-up scripts runs. Their commands are linked into `/usr/local/bin`.
+    """
+    steps = [_pip_steps(package) for package in recipe.pip]
+    if recipe.npm:
+        steps.append(_npm_steps(recipe.npm))
+    return " && ".join(steps) or ":"
+
+
+def _pip_steps(package: str) -> str:
+    name = re.split(r"[=\[]", package, maxsplit=1)[0]
+    place = f"{_PROGRAMS}/pip/{name}"
+    return (
+        f"{{ python3 -m venv --without-pip {place} && "
+        f"python3 -m pip --python {place}/bin/python install -q --no-cache-dir --no-input "
+        f"--only-binary :all: --compile {shlex.quote(package)} && "
+        f"{place}/bin/python -c {shlex.quote(_LINK_SCRIPTS)} {name} {place}/bin; }} || "
+        f"{_refusal(package, 'PyPI')}"
+    )
+
+
+def _npm_steps(packages: tuple[str, ...]) -> str:
+    place = f"{_PROGRAMS}/npm"
+    cache = "/tmp/executor-npm"
+    return (
+        f"{{ npm install --global --prefix {place} --cache {cache} --ignore-scripts --no-audit "
+        f"--no-fund --no-update-notifier --loglevel=error {shlex.join(packages)} && "
+        f"rm -rf {cache} && ln -sf -t /usr/local/bin {place}/bin/*; }} || "
+        f"{_refusal(' '.join(packages), 'npm')}"
+    )
+
+
+def _refusal(what: str, index: str) -> str:
+    """Shell: ends the build with what somebody without a network has to know."""
+    text = (
+        f"{what} could not be installed. Such a version has to be on {index}, and that has to be "
+        f"reached while an image is built, or a mirror of it (PIP_INDEX_URL, npm_config_registry). "
+        f"{_LEAVE_OUT}"
+    )
+    return f"{{ echo {shlex.quote(text)} >&2; exit 1; }}"
+
+
+def program_commands(recipe: Recipe, root: str) -> list[str]:
+    """Lines of shell on this machine that run `program_script` in a root file system.
+
+    Args:
+        recipe: what is made.
+        root: the directory, as a word of shell.
+
+    Returns:
+        In order; empty where the recipe has no such programs.
+    """
+    if not recipe.pip and not recipe.npm:
+        return []
+    # By reference: a mirror's address may hold a password, and commands are shown and logged.
+    words = [f'{name}="${name}"' for name in values_of(_PASSED)]
+    words += [f"PATH={_PATH}", "HOME=/tmp", "LC_ALL=C.UTF-8"]
+    bundle = Path(values_of(("SSL_CERT_FILE",)).get("SSL_CERT_FILE", _CERTIFICATES))
+    copy = []
+    if bundle.is_file():
+        # The authorities that this machine believes: an index of a company may have its own.
+        copy = [f"cp {shlex.quote(str(bundle))} {root}{_BELIEVED}"]
+        believers = ("PIP_CERT", "npm_config_cafile", "SSL_CERT_FILE")
+        words += [f"{name}={_BELIEVED}" for name in believers]
+    script = shlex.quote(f"umask 022 && {program_script(recipe)}")
+    inside = f"env -i {' '.join(words)} sh -c {script}"
+    return [*copy, f"chroot {root} {inside}", f"rm -rf {root}{_BELIEVED} {root}/tmp/.npm"]
 
 
 # ─── the host's mirrors ─────────────────────────────────────────────────────────────

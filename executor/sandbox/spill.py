@@ -24,6 +24,7 @@ from executor.sandbox.reaper import Identity
 
 PIECE = 1 << 18
 """Bytes that are written at a time."""
+_OLD = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAMED = 3
 
@@ -72,6 +73,7 @@ class Results:
         self._limits = limits
         self._descriptor = os.open(directory, DIRECTORY)
         self._kept: dict[int, int] = {}
+        self._used = 0
         self._being_written = 0
         self._last = 0
 
@@ -88,7 +90,26 @@ class Results:
 
     def holds(self, path: str) -> bool:
         """See `executor.tool.Spill`."""
-        return _number_of(path) in self._kept
+        return number_of(path) in self._kept
+
+    def kept(self) -> dict[str, int]:
+        """See `executor.tool.KeptOutputs`."""
+        return {path_of(number): size for number, size in sorted(self._kept.items())}
+
+    async def read(self, path: str, start: int, size: int) -> bytes:
+        """See `executor.tool.KeptOutputs`."""
+        number = number_of(path)
+        if number not in self._kept:
+            raise KeyError(path)
+        try:
+            file = os.open(f"{number}.txt", _OLD, dir_fd=self._descriptor)
+        except OSError as error:  # the loop was closed
+            raise KeyError(path) from error
+        try:
+            # To its end: the file must not be closed under the thread that reads it.
+            return await to_completion(asyncio.to_thread(os.pread, file, size, start))
+        finally:
+            os.close(file)
 
     async def keep(
         self, output: bytes | AsyncIterable[bytes], instead_of: str | None = None
@@ -103,7 +124,7 @@ class Results:
         else:
             pieces = output
         try:
-            replaced = _number_of(instead_of)
+            replaced = number_of(instead_of)
             kept, more, dropped = await self._write(number, pieces, replaced)
         except OSError as error:
             log.warning("a long output could not be kept: %s", error.strerror or error)
@@ -111,7 +132,7 @@ class Results:
         others = [number for number in dropped if number != replaced]
         taken = f"it takes the place of {replaced}.txt" if replaced in dropped else ""
         notice = "; ".join(filter(None, (_not_kept(lost + more), taken, _dropped(others))))
-        return Spilled(f"{RESULTS}/{number}.txt", kept, notice or None)
+        return Spilled(path_of(number), kept, notice or None)
 
     async def _write(
         self, number: int, pieces: AsyncIterable[bytes], replaced: int | None
@@ -150,6 +171,7 @@ class Results:
             self._being_written -= size
             if is_whole:
                 self._kept[number] = size
+                self._used += size
                 if replaced in self._kept:
                     dropped.append(self._drop(replaced))
                 dropped += self._make_room()
@@ -162,14 +184,14 @@ class Results:
         dropped: list[int] = []
         limits = self._limits
         while len(self._kept) > 1 or (self._kept and self._being_written):
-            used = sum(self._kept.values()) + self._being_written
+            used = self._used + self._being_written
             if used <= limits.loop_bytes and len(self._kept) <= limits.files:
                 break
             dropped.append(self._drop(first if first in self._kept else min(self._kept)))
         return dropped
 
     def _drop(self, number: int) -> int:
-        del self._kept[number]
+        self._used -= self._kept.pop(number)
         self._remove(number)
         return number
 
@@ -178,7 +200,12 @@ class Results:
             os.unlink(f"{number}.txt", dir_fd=self._descriptor)
 
 
-def _number_of(path: str | None) -> int | None:
+def path_of(number: int) -> str:
+    """Where the boxes see the file of this number."""
+    return f"{RESULTS}/{number}.txt"
+
+
+def number_of(path: str | None) -> int | None:
     """What a file is called by; None = no file of ours has such a path."""
     name = (path or "").removeprefix(f"{RESULTS}/").removesuffix(".txt")
     return int(name) if name.isdecimal() and path == f"{RESULTS}/{name}.txt" else None

@@ -21,13 +21,14 @@ from executor.agent.pages import OPERATIONS as PAGES
 from executor.agent.restrictions import OPERATIONS as RESTRICTIONS
 from executor.agent.restrictions import bound
 from executor.agent.search import OPERATIONS as SEARCH
+from executor.agent.sweep import OPERATIONS as SWEEP
 from executor.agent.workspace import Workspace
 from tests.local_box import PDF
 
 if TYPE_CHECKING:
     from executor.agent.operation import Reply, Steps
 
-OPERATIONS = {**FILES, **SEARCH, **RESTRICTIONS, **NOTEBOOKS, **PAGES}
+OPERATIONS = {**FILES, **SEARCH, **RESTRICTIONS, **NOTEBOOKS, **PAGES, **SWEEP}
 MAX_STEPS = 1_000_000
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from executor.agent.hits import Names
@@ -36,6 +36,12 @@ def fed(found: Names, output: bytes, cuts: list[int]) -> Names:
 
 @settings(deadline=None)
 @given(NAMES, st.lists(st.integers(0, 10_000), max_size=8), st.integers(1, 300), st.booleans())
+@example(
+    ["0", "\xa0", "¡", "00", "01", "0\xa0", "0¡", "0𐀀", "\xa0\xa0", "0\xa0\xa0", "0\xa0𐀀", "1"],
+    [],
+    17,
+    True,
+)
 def test_any_output_gives_the_first_names_in_order(
     names: list[str], cuts: list[int], room: int, counts: bool
 ) -> None:

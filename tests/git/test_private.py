@@ -610,6 +610,14 @@ def test_a_box_with_a_proxy_leaves_http_to_git() -> None:
         assert values(far, f"url.outside::{start}.insteadOf") == [start]
 
 
+def test_packed_refs_have_no_header() -> None:
+    """GitPython, and an MCP server that uses it, refuses one that does not say `peeled`."""
+    refs = {"refs/tags/v1": "b" * 40, "refs/heads/größe": "a" * 40}
+    lines = private.packed(refs).decode().splitlines()
+    assert lines == [f"{'a' * 40} refs/heads/größe", f"{'b' * 40} refs/tags/v1"]
+    assert private.packed({}) == b""
+
+
 def test_without_a_repository_there_is_an_identity() -> None:
     """A `git init` in a plain directory can be committed to."""
     told = private.system_settings(None, GitOptions())

@@ -23,7 +23,7 @@ from executor.sandbox.connection import (
     MAX_STDERR,
     Connection,
 )
-from executor.sandbox.replies import MAX_DATA, MAX_RECORDS, SLACK
+from executor.sandbox.replies import MAX_DATA, MAX_RECORDS, MAX_SWEPT, MAX_SWEPT_FILES, SLACK
 from tests.fuzzing import cases
 
 HELLO = {"lease": 30.0}
@@ -213,6 +213,7 @@ ASKED: dict[str, tuple[dict[str, Any], int]] = {
     "read": ({"max_bytes": 1000, "line_chars": 10}, 1040 + SLACK),
     "grep": ({"max_bytes": 1000, "line_chars": 10}, 1040 + SLACK),
     "list": ({"max_entries": 5}, MAX_RECORDS),
+    "sweep": ({"known": ""}, MAX_SWEPT),
     "write": ({}, 0),
     "edit": ({}, 0),
     "move": ({}, 0),
@@ -241,16 +242,23 @@ def test_more_data_than_were_asked_for_end_the_box(op: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "arguments"),
-    [("glob", {"max_results": 3}), ("list", {"max_entries": 3}), ("delete", {})],
+    ("op", "arguments", "most"),
+    [
+        ("glob", {"max_results": 3}, 3),
+        ("list", {"max_entries": 3}, 3),
+        ("delete", {}, 1000),
+        ("sweep", {"known": ""}, MAX_SWEPT_FILES),
+    ],
 )
-def test_more_records_than_were_asked_for_end_the_box(op: str, arguments: dict[str, Any]) -> None:
+def test_more_records_than_were_asked_for_end_the_box(
+    op: str, arguments: dict[str, Any], most: int
+) -> None:
     """Statement J2: forty million empty names would be forty million objects of the host."""
 
     async def scene(connection: Connection, script: Script) -> None:
         call = asyncio.ensure_future(connection.request(op, arguments))
         await asyncio.sleep(0)
-        connection.received(encode(frame.DATA, 1, bytes(1001)) + reply({"ok": {}}))
+        connection.received(encode(frame.DATA, 1, bytes(most + 1)) + reply({"ok": {}}))
         with pytest.raises(ProtocolError, match="more records"):
             await call
 

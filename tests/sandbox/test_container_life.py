@@ -24,7 +24,7 @@ from tests.loops import Work, open_work
 def docker(*arguments: str) -> str:
     """What Docker's command line prints."""
     done = subprocess.run(
-        ["docker", *arguments], capture_output=True, check=True, timeout=60, text=True
+        ["docker", *arguments], capture_output=True, check=True, timeout=280, text=True
     )
     return done.stdout.strip()
 

@@ -201,6 +201,9 @@ def test_socket_without_permission_names_the_group() -> None:
 
 # ─── scripted engines ───────────────────────────────────────────────────────────────
 
+STATES = {"runs": "running", "ghost": "exited", "ended": "exited", "broken": "dead"}
+"""Containers that a scripted engine lists, with what it says of them there."""
+
 Answer = bytes | None
 """What a scripted engine sends on one request; None closes the connection unanswered."""
 
@@ -306,17 +309,36 @@ def test_podman_says_that_a_name_is_taken_in_its_own_way(tmp_path: Path) -> None
         use(f"unix://{tmp_path}/s.sock", lambda e: e.create("a", {}))
 
 
-def test_podman_says_that_a_container_is_gone_in_its_own_way(tmp_path: Path) -> None:
-    """Its 500 about a container that goes while it looks is a 404; other failures stay 500."""
+def test_engines_say_in_their_own_ways_that_something_is_gone(tmp_path: Path) -> None:
+    """A 500 about what goes while an engine looks is a 404; other failures stay 500."""
     words = "container d94f does not exist in database: no such container"
-    gone = reply({"message": words}, "500 Internal Server Error")
-    full = reply({"message": "no space left on device"}, "500 Internal Server Error")
-    for answer, expected in ((gone, 404), (full, 500)):
-        directory = tmp_path / str(expected)
+    image = "unrecognized image ID sha256:d94f"
+    full = "no space left on device"
+    for number, (message, expected) in enumerate(((words, 404), (image, 404), (full, 500))):
+        answer = reply({"message": message}, "500 Internal Server Error")
+        directory = tmp_path / str(number)
         directory.mkdir()
         with scripted(directory, {"GET /json": [answer]}), pytest.raises(EngineError) as caught:
             use(f"unix://{directory}/s.sock", lambda e: e.inspect("d94f"))
         assert status(caught.value) == expected
+
+
+def test_container_that_is_only_listed_is_not_there(tmp_path: Path) -> None:
+    """What ended while it was removed stays in Docker's list; what can't be inspected counts."""
+    listed = [{"Id": id, "State": state} for id, state in STATES.items()]
+    gone = reply({"message": "No such container: b"}, "404 Not Found")
+    broken = reply({"message": "no space left on device"}, "500 Internal Server Error")
+    script: dict[str, list[Answer]] = {
+        "GET /containers/json": [reply(listed)],
+        "GET /ghost/json": [gone],
+        "GET /ended/json": [reply({"State": {}})],
+        "GET /broken/json": [broken],
+    }
+    with scripted(tmp_path, script) as engine:
+        found = use(f"unix://{tmp_path}/s.sock", lambda e: e.list_containers({}))
+
+    assert [one["Id"] for one in found] == ["runs", "ended", "broken"]
+    assert "GET /ghost/json" in engine.seen
 
 
 def test_known_passing_failure_is_repeated(tmp_path: Path) -> None:

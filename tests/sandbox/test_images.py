@@ -650,6 +650,36 @@ def test_what_is_told_after_the_end_is_told_to_nobody() -> None:
     assert told == ["in time"]
 
 
+def test_waiting_for_another_build_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Image and runtime of one command wait for each other, too, while the other one tells much."""
+    monkeypatch.setattr(images, "_LOCK_POLL", 0.001)
+    told: list[str] = []
+    done = asyncio.Event()
+
+    def tell(step: str, *_: object) -> None:
+        told.append(step)
+        asyncio.get_running_loop().call_later(0.1, done.set)
+
+    async def hold(engine: Engine) -> None:
+        async with images._lock(engine, silent):
+            waits = asyncio.create_task(wait(engine))
+            await done.wait()
+        await waits
+
+    async def wait(engine: Engine) -> None:
+        async with images._lock(engine, tell):
+            told.append("its turn")
+
+    async def run() -> None:
+        async with connected(state_directory=tmp_path) as engine:
+            await hold(engine)
+
+    asyncio.run(run())
+    assert told == ["waiting for another build", "its turn"]
+
+
 # ─── registries ─────────────────────────────────────────────────────────────────────
 
 

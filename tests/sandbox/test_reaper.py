@@ -30,6 +30,7 @@ from executor.sandbox.container import (
 from executor.sandbox.engine import Engine, status
 from executor.sandbox.reaper import Identity, Reaped, reap
 from executor.settings import Settings
+from tests.driver import wait_until
 from tests.sandbox.tiny import LIFE, engine, tiny_image
 
 ROOT = Path(__file__).parents[2]
@@ -229,8 +230,11 @@ def test_labels_say_who_and_until_when(tmp_path: Path) -> None:
 def test_a_commands_child_does_not_hold_the_lock(tmp_path: Path) -> None:
     """A process that the controller started, and that outlives it, keeps nothing alive."""
     identity = Identity.claim(tmp_path)
+    broken = [Identity.claim(tmp_path / "other") for _ in range(8)]
     readers, writers = os.pipe()
     started, start = os.pipe()
+    for one in broken:  # closed by somebody else: the child can't, and goes on with the next
+        os.close(one._lock)
     pid = os.fork()
     if pid == 0:
         os.close(writers)
@@ -243,9 +247,12 @@ def test_a_commands_child_does_not_hold_the_lock(tmp_path: Path) -> None:
         try:
             os.close(identity._lock)
             identity._lock = -1
-            assert reap_directories(tmp_path).directories == (identity.id,)
+            # Another thread's child may have the lock for the moment between fork and exec.
+            wait_until(lambda: reap_directories(tmp_path).directories == (identity.id,))
         finally:
             child.kill()
+            for one in broken:
+                one._lock = -1
             for descriptor in (writers, started, start):
                 os.close(descriptor)
             os.waitpid(pid, 0)

@@ -8,6 +8,7 @@ import pytest
 
 from executor.errors import ConfigError
 from executor.sandbox.recipes import Recipe, Recipes, load_recipe
+from executor.sandbox.rootfs import failure, install_script, mmdebstrap_command, program_commands
 from executor.settings import Settings
 
 BASE = 'release = "bookworm"\n[packages]\ngit = "history"\nmake = "make"\n'
@@ -91,6 +92,80 @@ def test_wrong_recipe_is_refused_with_every_fault(shipped: Path) -> None:
         load_recipe("base", shipped)
 
     assert len(caught.value.faults) == 4
+
+
+# ─── programs of PyPI and npm ───────────────────────────────────────────────────────
+
+PROGRAMS = """
+[mine]
+extends = "base"
+packages = ["nodejs", "npm", "pip:a-server[all]==1.2", "npm:@b/server@3.4.5", "npm:c@1.0.0"]
+"""
+
+
+def test_programs_of_pypi_and_npm_are_packages_like_others(shipped: Path) -> None:
+    """They are told apart by their prefix, are part of the hash, and can be a layer."""
+    recipe = own(shipped, PROGRAMS).load("mine")
+    assert recipe.debian == ("git", "make", "nodejs", "npm")
+    assert recipe.pip == ("a-server[all]==1.2",)
+    assert recipe.npm == ("@b/server@3.4.5", "c@1.0.0")
+    newer = own(shipped, PROGRAMS.replace("==1.2", "==1.3")).load("mine")
+    assert newer.hash != recipe.hash
+
+    chosen = Recipes(None).load("heavy")
+    assert "language-servers" in chosen.offered
+    assert "language-servers" not in chosen.layers
+    assert chosen.pip == chosen.npm == ()
+
+
+@pytest.mark.parametrize(
+    "package",
+    [
+        *("pip:a", "pip:a>=1", "pip:--index==1", "pip:a==1 b==2", "pip:a==1;x", "pip:a==$(x)"),
+        *("npm:a", "npm:a@latest", "npm:a@^1.0", "npm:--x@1", "npm:@b@1", "npm:a@1 b", "npm:A@1"),
+        *("gem:a==1", "pip:", "npm:"),
+    ],
+)
+def test_program_without_a_pinned_version_is_refused(shipped: Path, package: str) -> None:
+    """What is no exact version, or could be an option or a shell's word, is no package."""
+    with pytest.raises(ConfigError) as caught:
+        own(shipped, f"[mine]\nextends = 'base'\npackages = [{package!r}]\n")
+    assert len(caught.value.faults) == 1
+    assert "package" in caught.value.faults[0]
+
+
+def test_programs_are_installed_after_the_packages_of_debian(
+    shipped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each way of building has them; a mirror's address is in no command, its name is; a
+    recipe without any runs nothing more."""
+    monkeypatch.setenv("PIP_INDEX_URL", "https://me:word@mirror.example.invalid/simple")
+    recipe, plain = own(shipped, PROGRAMS).load("mine"), load_recipe("base", shipped)
+
+    [include] = [word for word in mmdebstrap_command(recipe, []) if word.startswith("--include")]
+    assert include == "--include=git,make,nodejs,npm"
+    hooks = [word for word in mmdebstrap_command(recipe, []) if "chroot" in word]
+    assert len(hooks) == 1
+    for part in ("a-server[all]==1.2", "@b/server@3.4.5 c@1.0.0"):
+        assert part in hooks[0]
+        assert part in install_script(recipe)
+    assert 'PIP_INDEX_URL="$PIP_INDEX_URL"' in hooks[0]
+    assert "mirror" not in hooks[0].replace("or a mirror of it", "")
+    assert "\n" not in hooks[0]
+    assert program_commands(plain, '"$1"') == []
+    assert "pip" not in install_script(plain)
+
+
+def test_index_that_is_not_reached_is_what_a_failed_build_says() -> None:
+    """The refusal comes first, with what the installer said before it; else all is shown."""
+    refusal = (
+        "a==1 could not be installed. Such a version has to be on PyPI, which has to be reached. "
+        "Without one, leave it or its layer out."
+    )
+    said = ["I: running a hook", "WARNING: Retrying", "ERROR: none", "ERROR: no match", refusal]
+    shown = failure("mmdebstrap", 25, [*said, f"E: {refusal}"])
+    assert shown.splitlines() == [refusal, "ERROR: none", "ERROR: no match"]
+    assert failure("mmdebstrap", 25, ["E: no"]) == "mmdebstrap failed with exit code 25:\nE: no"
 
 
 # ─── a person's own ─────────────────────────────────────────────────────────────────

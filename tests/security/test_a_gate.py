@@ -52,6 +52,7 @@ from tests.loops import Work
 from tests.sandbox import engines, tiny
 from tests.sandbox.engine_proxy import EngineProxy, Request, engine_proxy
 from tests.test_contract import SAMPLES
+from tests.words import with_words
 
 Replies = tuple[dict[str, Any], dict[str, Any]]
 PATCHED = Policy(require_patched_engine=True)
@@ -87,7 +88,7 @@ async def opened(
     root = make_worktree(directory / "worktree")
     spec = change(LoopSpec(worktree=root, limits=LIMITS, exec_id="gate"))
     chosen = replace(Settings.load(), state_directory=directory / "state", **settings)
-    catalog = replace(load(), controller=policy)
+    catalog = replace(with_words(), controller=policy)
     async with asyncio.timeout(120), Controller(chosen, catalog) as controller:
         async with controller.open(spec) as loop:
             yield loop

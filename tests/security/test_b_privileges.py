@@ -16,6 +16,7 @@ import docker
 import pytest
 
 from executor.model import LoopSpec
+from executor.served import Program
 from tests.conftest import LIMITS, make_worktree, open_docker_box
 from tests.driver import Box, LoopThread
 from tests.security.numbers import CALLS
@@ -77,9 +78,19 @@ def test_a_command_has_no_capability(hostile: Box) -> None:
     assert set(sets.values()) == {0}
 
 
+async def _printed(box: Box, program: Program) -> bytes:
+    """All that a server prints."""
+    server = await box.sandbox.serve(program)
+    pieces = []
+    while piece := await server.stream.read():
+        pieces.append(piece)
+    await server.end(0.2)
+    return b"".join(pieces)
+
+
 @pytest.mark.statement("B2")
 def test_every_process_has_the_filter(hostile: Box, runtime: str) -> None:
-    """B2: commands, what they leave in the background, and engine execs are all filtered."""
+    """B2: commands, what they leave running, engine execs and servers are all filtered."""
     look = "cat /proc/self/status"
     left = f"sh -c 'sleep 0; {look}' & wait; setsid {look}"
     own = hostile.run(look).out.decode()
@@ -91,8 +102,9 @@ def test_every_process_has_the_filter(hostile: Box, runtime: str) -> None:
     finally:
         client.close()
     assert isinstance(executed, bytes)
-    texts = [own, *(f"Name:{text}" for text in later if text), executed.decode()]
-    assert len(texts) == 4
+    served = hostile.thread.run(_printed(hostile, Program(("cat", "/proc/self/status"))))
+    texts = [own, *(f"Name:{text}" for text in later if text), executed.decode(), served.decode()]
+    assert len(texts) == 5
     for fields in map(status_fields, texts):
         if runtime == "runc":
             assert (fields["NoNewPrivs"], fields["Seccomp"]) == ("1", "2")

@@ -155,7 +155,7 @@ def test_a_fork_bomb_disturbs_no_other_box(
     if runtime == "runc":
         assert ran.value["limit"] == "pids"
         assert (bomber.root / "refused").read_text().startswith("11")
-        assert group.pids() == 1, "the agent"
+        _until(lambda: group.pids() == 1)  # the agent; the others are killed, and take time to die
     assert bomber.run("echo next").out == b"next\n"
 
 

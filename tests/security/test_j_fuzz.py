@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from executor.agent import frame
@@ -161,6 +161,7 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
     ("edit_notebook", {}),
     *((op, {"head": 8, "tail": 8}) for op in ("await_task", "peek")),
     *((op, {}) for op in ("begin", "stop_task", "left", "end_left")),
+    ("sweep", {"known": "0" * 32}),
     *((op, {}) for op in ("write", "edit", "stat", "delete", "move", "unknown")),
 ]
 LOOP = asyncio.new_event_loop()
@@ -283,8 +284,20 @@ def fields_of(op: str, given: dict[str, Any]) -> list[str]:
     return sorted(shape.fields.keys() | shape.others) if shape is not None else ["x"]
 
 
-GOOD: tuple[Any, ...] = (0, 1, None, True, False, "", "/workspace", [], "SIGKILL", "memory")
-DATA = (b"", b"", b"x", b"\0", b"a\nb", b"f\x1f1\x1f1\x1f\x1fa\0")
+GOOD: tuple[Any, ...] = (
+    0,
+    1,
+    None,
+    True,
+    False,
+    "",
+    "/workspace",
+    [],
+    "SIGKILL",
+    "memory",
+    "0" * 32,
+)
+DATA = (b"", b"", b"x", b"\0", b"a\nb", b"f\x1f1\x1f1\x1f\x1fa\0", b"1\x1f1\x1f1\x1fa\0")
 
 
 @cases(4000)
@@ -480,8 +493,13 @@ def connected(service: Service, client: socket.socket) -> None:
     service.proxy._accept(service.proxy.listeners[0])
 
 
+TWICE = b"\0\1\0\0\0\0\0\0\1\6x\1\xa4\1\6\x8e\1\\\1\0\0\0\0\0"
+"""The host dials twice by one number, which is one of the box's."""
+
+
 @cases(800)
 @given(CHAOS)
+@example(TWICE)
 def test_the_agent_serves_or_ends_with_a_reason(made: bytes) -> None:
     """No input makes the agent deaf: it goes on reading, or says why it ends."""
     chaos = Chaos(made)

@@ -364,23 +364,29 @@ def test_no_source_evaluates_data(path: Path) -> None:
 def test_nothing_but_the_engines_client_speaks_http() -> None:
     """A box is spoken to in frames over a stream: no redirect, cookie or encoding exists.
 
-    One module more asks the model of agents; what it asks is in the tests below. The broker and
-    the tools of the web speak to the world, and no module of the sandbox knows of them.
+    One module more asks the model of agents; what it asks is in the tests below. The broker, the
+    tools of the web and the MCP servers of a URL speak to the world, and no module of the sandbox
+    knows of them.
     """
     speakers = {path for path in SOURCES if speaks(ast.parse(path.read_text()))}
     to_the_world = {path for path in speakers if path.parent.name == "egress"}
     assert {path.stem for path in speakers - to_the_world} == {
         *("engine", "messages"),
         *("fetching", "search"),
+        "remote",
     }
     words = ("urlopen", "HTTPConnection", "Session(", "allow_redirects")
     for path in HOST:
         if path.parent.name == "sandbox":
             assert not [
-                word for word in ("executor.egress", "fetching") if word in path.read_text()
+                word
+                for word in ("executor.egress", "fetching", "executor.foreign")
+                if word in path.read_text()
             ]
     for name in ("connection", "stream", "replies", "box", "channels", "control", "attach"):
-        text = next(path for path in HOST if path.stem == name).read_text()
+        text = next(
+            path for path in HOST if path.parts[-2:] == ("sandbox", f"{name}.py")
+        ).read_text()
         assert not [word for word in words if word in text]
 
 

@@ -243,6 +243,16 @@ def logged() -> Iterator[io.StringIO]:
         root.handlers = before
 
 
+@pytest.mark.statement("J10")
+def test_faults_in_what_servers_send_are_not_logged(logged: io.StringIO) -> None:
+    """Our client's library logs each of them with a trace; a server can send any number."""
+    for name in ("client", "mcp.client.streamable_http"):
+        logging.getLogger(name).exception("Failed to validate")
+    assert not logged.getvalue()
+    logging.getLogger("mcp.server.streamable_http").warning("of our own server")
+    assert "of our own server" in logged.getvalue()
+
+
 @pytest.mark.statement("K1", "J10")
 def test_a_line_of_the_log_is_one_line(logged: io.StringIO) -> None:
     """A message with line ends, percent signs and sequences, or a traceback, is one safe line."""
@@ -352,6 +362,7 @@ def test_a_flagged_file_can_still_be_edited(work: Work) -> None:
     edit = work.call("edit_file", path="trojan.py", old_string=line, new_string="if True:")
     assert not edit.is_error, edit.content
     assert "invisible" not in str(work.call("read_file", path="trojan.py").content)
+    work.write("out", TROJAN)
     found = work.call("grep", pattern="user", path="out")
     assert found.details is not None and "U+202E" in found.details["invisible_characters"]
 
