@@ -123,7 +123,7 @@ async def bounded(work: Awaitable[T], seconds: float) -> T:
     finally:
         is_late = not task.done()
         if is_late:
-            task.add_done_callback(_forget)
+            task.add_done_callback(forget)
             task.cancel()
             await asyncio.wait({task}, timeout=PATIENCE)
     if is_late:
@@ -137,7 +137,7 @@ async def _awaited(work: Awaitable[T]) -> T:
     return await work
 
 
-def _forget(task: asyncio.Future[Any]) -> None:
+def forget(task: asyncio.Future[Any]) -> None:
     """What it came to when nobody waited any more is nobody's fault."""
     if not task.cancelled():
         task.exception()

@@ -17,6 +17,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
+from executor.catalog_servers import (
+    LanguageEntry,
+    McpEntry,
+    is_foreign,
+    language_entry,
+    mcp_entry,
+    server_faults,
+)
 from executor.catalog_tables import Lane as Lane  # noqa: PLC0414 - who uses a catalog has it from here
 from executor.catalog_tables import Network, instead, shape_faults, shown
 from executor.errors import ConfigError
@@ -147,7 +155,8 @@ class ToolsetEntry:
         reads: how long a reading of a file allows to change it: until the next iteration
             of the loop is announced, or as long as the loop is open.
         base: the toolset of ours that a user's own is made of; None = it is one of ours.
-        tools: canonical names of the tools that it shows; None = all of its base.
+        tools: canonical names of the tools that it shows, and `mcp__SERVER__TOOL` or
+            `mcp__SERVER__*` of MCP servers; None = all of its base, and all of those.
         reach: which files its tools take: those of the worktree, of what was added to the
             loop and of spilled results; or all of the box (see `executor.paths`).
         relative_to: where a relative path of a file begins: at the worktree's root, or where
@@ -185,7 +194,8 @@ class LoopType:
     """What the catalog says about one type of loops.
 
     Attributes:
-        tools: canonical names of all tools that such a loop has.
+        tools: canonical names of all tools that such a loop has, and `mcp__SERVER__TOOL` or
+            `mcp__SERVER__*` of MCP servers.
         require_validation: `complete_task` is there only after `validate` has passed.
     """
 
@@ -346,6 +356,8 @@ class Catalog:
         egress: defaults of a run, as arguments of `EgressOptions`, but for its hosts.
         web_search: who searches.
         oracle: which second model is asked.
+        mcp: MCP servers, by name.
+        languages: servers of programming languages, by name, in order.
     """
 
     tools: Mapping[str, ToolEntry]
@@ -362,6 +374,8 @@ class Catalog:
     egress: Mapping[str, Any] = field(default_factory=dict)
     web_search: WebSearchOptions = WebSearchOptions()
     oracle: OracleOptions = OracleOptions()
+    mcp: Mapping[str, McpEntry] = field(default_factory=dict)
+    languages: Mapping[str, LanguageEntry] = field(default_factory=dict)
 
     def loop_spec(self, worktree: Path | str, **given: Any) -> LoopSpec:
         """A specification from the `[loop]` defaults; what is given and not None wins.
@@ -499,7 +513,7 @@ def parse(sources: Sequence[tuple[str, str]], hosts: JudgeHosts | None = None) -
         if merged:
             found += _name_faults(table, merged)
         before, merged = merged, _merge(merged, sound)
-        found += _sense_faults(merged, sound, first=not before)
+        found += _beside(found, _sense_faults(merged, sound, first=not before))
         if hosts is not None:
             found += _host_faults(merged, hosts)
         faults += [f"{name}: {fault}" for fault in found]
@@ -536,6 +550,10 @@ def _build(merged: Mapping[str, Any]) -> Catalog:
         egress=merged.get("egress", {}),
         web_search=WebSearchOptions(**merged.get("web_search", {})),
         oracle=OracleOptions(**merged.get("oracle", {})),
+        mcp={name: mcp_entry(table) for name, table in merged.get("mcp", {}).items()},
+        languages={
+            name: language_entry(table) for name, table in merged.get("languages", {}).items()
+        },
     )
 
 
@@ -740,7 +758,7 @@ def _sense_faults(merged: Mapping[str, Any], table: Mapping[str, Any], first: bo
             )
     for name, entry in merged["loop_types"].items():
         for tool in entry.get("tools", ()):
-            if tool not in merged["tools"]:
+            if tool not in merged["tools"] and not is_foreign(tool):
                 found.append(
                     f"loop_types.{name}.tools: there is no tool {tool!r}"
                     f"{instead(tool, merged['tools'])}"
@@ -754,7 +772,7 @@ def _sense_faults(merged: Mapping[str, Any], table: Mapping[str, Any], first: bo
         found += [
             f"toolsets.{name}.tools: there is no tool {tool!r}{instead(tool, merged['tools'])}"
             for tool in entry.get("tools", ())
-            if tool not in merged["tools"]
+            if tool not in merged["tools"] and not is_foreign(tool)
         ]
     found += [
         f"agents.{name}.description: is missing; say what such agents are good for"
@@ -765,6 +783,8 @@ def _sense_faults(merged: Mapping[str, Any], table: Mapping[str, Any], first: bo
         found += [f"lanes.{name}.{fault}" for fault in _lane_faults(name, lane)]
     if first or "loop" in table:
         found += _loop_faults(merged)
+    if "mcp" in table or "languages" in table:
+        found += server_faults(merged, table)
     if "egress" in table:
         found += _egress_options(table["egress"], {}, {}).faults()
     if "web_search" in table:
@@ -772,6 +792,17 @@ def _sense_faults(merged: Mapping[str, Any], table: Mapping[str, Any], first: bo
     if "spill" in table:
         found += _spill_faults(merged["spill"])
     return found + _rule_faults(table)
+
+
+def _beside(found: Sequence[str], more: Sequence[str]) -> list[str]:
+    """Faults of servers, without those that come of a key that is wrong and was set aside."""
+    wrong = [fault.partition(": ")[0] for fault in found]
+    return [
+        fault
+        for fault in more
+        if not fault.startswith(("mcp.", "languages."))
+        or not any(f"{key}.".startswith(f"{fault.partition(': ')[0]}.") for key in wrong)
+    ]
 
 
 def _host_faults(merged: Mapping[str, Any], hosts: JudgeHosts) -> list[str]:

@@ -135,6 +135,36 @@ class _EgressTable(_Table):
     total_bytes: str | int | None = None
 
 
+class _McpTable(_Table):
+    command: list[str] | None = None
+    url: Annotated[str, Field(min_length=1)] | None = None
+    where: Literal["box", "host"] | None = None
+    lane: Lane | None = None
+    environment: dict[str, str] | None = None
+    headers: dict[str, str] | None = None
+    tools: list[str] | None = None
+    start_timeout_ms: _Count | None = None
+    idle_timeout_ms: _Count | None = None
+    timeout_ms: _Count | None = None
+    max_output_bytes: Annotated[int, Field(ge=1000)] | None = None
+    enabled: bool | None = None
+
+
+class _LanguageTable(_Table):
+    extensions: dict[str, str] | None = None
+    commands: Annotated[list[list[str]], Field(min_length=1)] | None = None
+    environment: dict[str, str] | None = None
+    options: dict[str, Any] | None = None
+    settings: dict[str, Any] | None = None
+    project_files: list[str] | None = None
+    at_once: list[str] | None = None
+    following: list[str] | None = None
+    searched: dict[str, _Count] | None = None
+    indexed_by: dict[str, str] | None = None
+    start_timeout_ms: _Count | None = None
+    enabled: bool | None = None
+
+
 class _WebSearchTable(_Table):
     provider: Literal["google", "serper"] | None = None
     results: _Count | None = None
@@ -192,6 +222,8 @@ class _File(_Table):
     egress: _EgressTable = _EgressTable()
     web_search: _WebSearchTable = _WebSearchTable()
     oracle: _OracleTable = _OracleTable()
+    mcp: dict[str, _McpTable] = {}
+    languages: dict[str, _LanguageTable] = {}
 
 
 _TABLES: dict[str, type[_Table]] = {
@@ -201,6 +233,8 @@ _TABLES: dict[str, type[_Table]] = {
     "hooks": _HookTable,
     "agents": _AgentTable,
     "lanes": _LaneTable,
+    "mcp": _McpTable,
+    "languages": _LanguageTable,
 }
 _SINGLE: dict[str, type[_Table]] = {
     "loop": _LoopTable,
@@ -222,10 +256,10 @@ def shape_faults(table: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
         _File.model_validate(table)
     except ValidationError as error:
         # A key that may have one of two types is reported once, not once for each type.
-        found = {_key(item["loc"]): item for item in error.errors()}
-        for key in found:
-            table = _without(table, key.split("."))
-        return [f"{key}: {_shape_fault(item)}" for key, item in found.items()], table
+        found = {_path(item["loc"]): item for item in error.errors()}
+        for path in found:
+            table = _without(table, path)
+        return [f"{'.'.join(path)}: {_shape_fault(item)}" for path, item in found.items()], table
     return [], table
 
 
@@ -239,11 +273,11 @@ def _without(table: dict[str, Any], key: Sequence[str]) -> dict[str, Any]:
     return kept
 
 
-def _key(location: Sequence[int | str]) -> str:
+def _path(location: Sequence[int | str]) -> tuple[str, ...]:
     parts = [str(part) for part in location]
     if parts[-1] in ("int", "str", "float", "list[str]") and len(parts) > 1:
         parts.pop()
-    return ".".join(parts)
+    return tuple(parts)
 
 
 def _shape_fault(item: Any) -> str:
@@ -300,6 +334,7 @@ _LISTS = {
     "setup_egress": 'a list of hosts, for example ["example.org"]',
     "private": 'a list of hosts, for example ["registry.example.org"]',
     "caches": 'a list of names, for example ["pip"]',
+    "commands": 'a list of commands in words, for example [["gopls"]]',
 }
 """What is written in lists that are not of tools."""
 
@@ -307,6 +342,10 @@ _LISTS = {
 def _wanted(location: Sequence[int | str], kind: str) -> str:
     if location[-2:-1] and location[-2] in _SIZES:
         return 'a size, for example "2g"'
+    if location[0] == "mcp" and location[2:] == ("command",):
+        return 'a list of words, for example ["mcp-server-git"]'
+    if location[0] == "languages" and location[2:3] == ("commands",):
+        return _LISTS["commands"]
     wants = {
         "int_type": "a whole number",
         "float_type": "a number",

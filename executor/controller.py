@@ -8,7 +8,7 @@ import functools
 import logging
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias
 from executor import toolsets
 from executor.audit import AuditLog
 from executor.catalog import Catalog, OracleOptions, WebSearchOptions, load
+from executor.catalog_servers import McpEntry
 from executor.coordination import Coordinator, LocalCoordinator, Member
 from executor.egress import options as egress
 from executor.egress.secrets import Secrets
 from executor.errors import ConfigError, EngineError, SandboxUnavailable
+from executor.foreign.secrets import is_veiled, secrets_of, variables_of
 from executor.hooks import Hooks
 from executor.lane import OpenBox, Opener
 from executor.lanes import Outfit, Terms, terms_of
@@ -48,7 +50,7 @@ from executor.sandbox.reaper import Identity, reap
 from executor.sandbox.runtime import silent
 from executor.settings import Settings
 from executor.text import one_line
-from executor.tool import Agents, Approver, Registry, SecondModel, Spill, Tool, Web
+from executor.tool import Agents, Approver, KeptOutputs, Registry, SecondModel, Tool, Web
 from executor.tools.agents import MAX_DEPTH
 
 if TYPE_CHECKING:
@@ -85,7 +87,7 @@ class _Boxes:
     spec: LoopSpec
     outfit: Outfit
     source: Source
-    results: Spill | None = None
+    results: KeptOutputs | None = None
     history: History | None = None
 
 
@@ -104,6 +106,7 @@ class Controller:
         leader: who decides on plans in their own time; None = the approver does, at once.
         model: answers the messages of subagents; None = the Messages API, if the settings have
             its key. Without any, loops start no agents.
+        mcp: MCP servers beside those of the catalog, by name; one of the same name replaces it.
     """
 
     def __init__(
@@ -119,6 +122,7 @@ class Controller:
         coordinator: Coordinator | None = None,
         leader: Approver | None = None,
         model: Model | None = None,
+        mcp: Mapping[str, McpEntry] | None = None,
     ) -> None:
         self.settings = settings if settings is not None else Settings.load()
         self.catalog = catalog if catalog is not None else load(self.settings.config_file)
@@ -129,7 +133,9 @@ class Controller:
         before = Hooks.from_catalog(self.catalog.hooks)
         own = _own(tools, self.catalog)
         web = _web_of(self.settings, self.catalog, model)
-        self._company = Company(own, before + (hooks or Hooks()), approver, leader, web)
+        servers = dict(mcp or {})
+        self._mcp = {**self.catalog.mcp, **servers}
+        self._company = Company(own, before + (hooks or Hooks()), approver, leader, web, servers)
         self._model = model
         self._open: set[str] = set()
         self._stack = AsyncExitStack()
@@ -264,6 +270,7 @@ class Controller:
                 spec = boxes.spec
                 running = [] if running is None else running
                 agents = self._agents(spec, boxes.source, running, boxes.outfit.broker)
+                await self._note_servers(spec)
                 loop = Loop(
                     spec,
                     self.catalog,
@@ -278,6 +285,16 @@ class Controller:
                     yield loop
         finally:
             self._open.discard(exec_id)
+
+    async def _note_servers(self, spec: LoopSpec) -> None:
+        """Note the MCP servers that will run on the host: nothing confines them."""
+        state = self.settings.state_directory
+        for name, entry in self._mcp.items():
+            if entry.enabled and entry.where == "host" and entry.url is None:
+                told = {"option": f"mcp.{name}.where", "reason": "the server runs on the host"}
+                told |= {"exec_id": str(spec.exec_id), "command": entry.command[0]}
+                state.mkdir(mode=0o700, parents=True, exist_ok=True)
+                await asyncio.to_thread(AuditLog(state).append, "override", **told)
 
     def _joined(
         self, spec: LoopSpec, ground: Ground | None
@@ -342,7 +359,8 @@ class Controller:
             for one in dict.fromkeys(terms.values()):
                 # A lane whose box can't be had is no matter of the first call that needs it.
                 admit(_host_of(host, one), one.specified(spec))
-        values = Secrets.of(spec.secrets) if spec.secrets else None
+        given = (*spec.secrets, *secrets_of(self._mcp, variables_of(self._mcp)))
+        values = Secrets.of(given) if given else None
         options = spec.egress
         async with AsyncExitStack() as stack:
             broker = None
@@ -542,7 +560,8 @@ def _with_placeholders(opener: Opener, values: Secrets) -> Opener:
     """The same opener, whose boxes have placeholders in the variables of secrets."""
 
     def opened(spec: LoopSpec) -> AbstractAsyncContextManager[OpenBox]:
-        environment = {**spec.environment, **values.placeholders}
+        shown = {k: v for k, v in values.placeholders.items() if not is_veiled(k)}
+        environment = {**spec.environment, **shown}
         return opener(replace(spec, environment=environment))
 
     return opened

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from executor.bytestream import ByteStream
     from executor.egress.broker import Broker
     from executor.egress.secrets import Secrets
+    from executor.served import Program, Served
 
 ANSWER_TIMEOUT = 10.0
 """Seconds that the agent may take to name its shell, or to take up what the rules deny."""
@@ -61,6 +62,9 @@ class OpenBox(Operations, Protocol):
             ToolError: nothing listens there.
             SandboxError: the box was lost.
         """
+
+    async def serve(self, program: Program) -> Served:
+        """Start a program, to be spoken to over its stdin and stdout; see `Serve`."""
 
 
 Opener: TypeAlias = Callable[[LoopSpec], AbstractAsyncContextManager[OpenBox]]
@@ -319,8 +323,12 @@ class Lane:
         if self._set_up is not None:
             await self._unless_closed(self._set_up.run(box))
         # Command lines are judged as the shell reads them that gets them.
-        answer = await box.request("shell", {}, timeout=ANSWER_TIMEOUT)
+        wanted = self._session.wanted_programs
+        asked = {"programs": wanted} if wanted else {}
+        answer = await box.request("shell", asked, timeout=ANSWER_TIMEOUT)
         self._session.shells[self.lane] = answer.value["shell"]
+        if wanted:
+            self._session.programs[self.lane] = frozenset(answer.value["programs"])
 
     async def _unless_closed(self, work: Coroutine[Any, Any, None]) -> None:
         """Do what may take long. Closing the lane ends it, instead of waiting for it.
@@ -362,6 +370,17 @@ class Lane:
         except ToolError as error:
             said = f"{error} (in the sandbox of lane {self.lane})"
             raise ToolError(error.code, said, error.details) from error
+
+    async def serve(self, program: Program) -> Served:
+        """Start a program in the box, which is opened if there is none; see `Serve`.
+
+        It is no use of the box: one that no call uses is given back, and the program with it.
+        """
+        with self.in_use():
+            box = self._box
+            if box is None or box.error is not None:
+                box = await self._open_for_a_call()
+            return await box.serve(program)
 
     async def _vacate(self, gone: Gone) -> None:
         """Have no box; the lock is held."""

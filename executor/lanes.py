@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from executor.bytestream import ByteStream
     from executor.egress.broker import Broker
     from executor.egress.secrets import Secrets
+    from executor.served import Program, Served
     from executor.tool import Tool
 
 COMMANDS = "run_command"
@@ -316,6 +317,10 @@ class Lanes:
     async def dial(self, lane: str, port: int) -> ByteStream:
         """See `Lane.dial`."""
         return await self.boxes[self.terms(lane).lane].dial(port)
+
+    async def serve(self, lane: str, program: Program) -> Served:
+        """See `Lane.serve`."""
+        return await self.boxes[self.terms(lane).lane].serve(program)
 
     @property
     def capabilities(self) -> dict[str, Any]:

@@ -26,11 +26,14 @@ from typing import TYPE_CHECKING, Any
 from executor import results, skills, toolsets
 from executor.background import Listed
 from executor.catalog import Catalog
+from executor.catalog_servers import McpEntry
 from executor.coordination import Member, Message
 from executor.errors import Code, ConfigError, StreamBroken, ToolError
+from executor.foreign.names import both, may_have
 from executor.hooks import Hooks, Use
 from executor.lane import Gone, Opener
 from executor.lanes import COMMANDS, Attended, Lanes, Outfit, lane_of, notice
+from executor.language.servers import LanguageServers
 from executor.model import (
     LANE,
     Access,
@@ -47,7 +50,7 @@ from executor.model import (
     plain,
 )
 from executor.paths import Added
-from executor.permissions import check_paths, check_patterns
+from executor.permissions import check_paths, check_patterns, unreadable
 from executor.pipeline import Answered, Emit, Pipeline
 from executor.redaction import RedactedBox, RedactedSpill, redacted
 from executor.rules import Rules
@@ -60,12 +63,12 @@ from executor.tool import (
     Approver,
     Context,
     FileRead,
+    KeptOutputs,
     Modifier,
     Order,
     PermissionGranted,
     QueueCommand,
     Registry,
-    Spill,
     Surroundings,
     Tool,
     Web,
@@ -75,6 +78,7 @@ from executor.tools.projects import VALIDATE
 from executor.turn import MAX_QUEUED_EVENTS, Crew, Feed, Turn
 
 if TYPE_CHECKING:
+    from executor.foreign.servers import McpServers
     from executor.git.history import History
     from executor.git.report import Report
 
@@ -95,6 +99,7 @@ class Company:
         approver: who decides and answers; None = nobody can be asked.
         leader: who decides on plans in their own time; None = the approver does.
         web: whom tools ask on the host.
+        mcp: MCP servers beside those of the catalog, by name; one of the same name replaces it.
     """
 
     tools: tuple[Tool, ...] = ()
@@ -102,6 +107,7 @@ class Company:
     approver: Approver | None = None
     leader: Approver | None = None
     web: Web = field(default_factory=Web)
+    mcp: Mapping[str, McpEntry] = field(default_factory=dict)
 
 
 class Loop:
@@ -114,7 +120,7 @@ class Loop:
         opener: Opener | Outfit,
         company: Company | None = None,
         member: Member | None = None,
-        spill: Spill | None = None,
+        spill: KeptOutputs | None = None,
         agents: Agents | None = None,
         history: History | None = None,
     ) -> None:
@@ -122,6 +128,7 @@ class Loop:
         self.spec = spec
         self.session = Session()
         self.session.mode = spec.mode
+        self.session.wanted_programs = _wanted_programs(catalog)
         self.session.rules = rules_of(spec, catalog, company.tools)
         self.session.background.announce = self._announce
         self.registry: Registry = toolsets.registry(spec.toolset, catalog, spec.limits)
@@ -134,19 +141,28 @@ class Loop:
         allowed = kind.tools if kind is not None else None
         label = spec.loop_type
         if spec.tools is not None:
-            allowed = tuple(name for name in spec.tools if allowed is None or name in allowed)
+            allowed = spec.tools if allowed is None else both(spec.tools, allowed)
             label = label or "subagent"
-        self.pipeline = Pipeline(self.registry, allowed, label, company.hooks)
+        self.pipeline = Pipeline(self.registry, allowed, label, company.hooks, toolset.tools)
+        self._mcp: McpServers | None = None
+        self._mcp_entries = {
+            name: entry
+            for name, entry in {**catalog.mcp, **company.mcp}.items()
+            if entry.enabled and may_have(allowed, name) and may_have(toolset.tools, name)
+        }
+        self._mcp_notices: list[str] = []
         self._turns = self._nested_calls = 0
         self._nested_uses: list[Use] = []
         self._member = member
         self._history = history
+        self._kept = spill
         outfit = opener if isinstance(opener, Outfit) else Outfit.of(opener)
         self._secrets = secrets = outfit.secrets
         self._lanes = Lanes(spec, catalog, outfit, self.session, self._announce)
         self._lane = self._lanes.main
         named = (tool for tool in self.registry.all() if tool.canonical == COMMANDS)
         self._commands = next(map(lane_of, named), LANE)
+        self._languages = LanguageServers(catalog.languages)
         beside: dict[str, Surroundings] = {}
         main = Surroundings(
             exec_id=self.exec_id,
@@ -184,6 +200,7 @@ class Loop:
             egress=outfit.broker,
             secrets=secrets,
             dial=functools.partial(self._lanes.dial, self._commands),
+            languages=self._languages,
             beside=beside,
             lanes=tuple(self._lanes.boxes) if self._lanes.are_several else (),
         )
@@ -223,7 +240,9 @@ class Loop:
     @property
     def capabilities(self) -> dict[str, Any]:
         """What isolation the open box really has; in `lanes`, what those of other lanes have."""
-        return self._lanes.capabilities
+        found = self._lanes.capabilities
+        told = [*self._mcp_notices, *(self._mcp.notices if self._mcp is not None else ())]
+        return {**found, "notices": [*found.get("notices", ()), *told]} if told else found
 
     def attended(self) -> contextlib.AbstractAsyncContextManager[Attended]:
         """A person is in the box of commands for as long as this lasts: see `Lanes.attended`."""
@@ -316,6 +335,34 @@ class Loop:
         """
         return await listed(self.session, self._lanes.open_ones())
 
+    def kept(self) -> dict[str, int]:
+        """The long outputs that are kept now, oldest first: the path as seen in the boxes → bytes.
+
+        Those that rules deny to read, or want somebody asked about, are not among them.
+        """
+        if self._kept is None:
+            return {}
+        kept, rules = self._kept.kept(), self.session.rules
+        for some in (rules.deny, rules.ask):
+            for path in unreadable(replace(rules, deny=some), kept) if some else ():
+                kept.pop(path, None)
+        return kept
+
+    async def read_kept(self, path: str, start: int, size: int) -> bytes:
+        """Some bytes of one of them, as it was kept: without values of secrets.
+
+        Args:
+            path: as `kept` has it.
+            start: the first byte.
+            size: how many; there are fewer where it ends before.
+
+        Raises:
+            KeyError: it is not among them, or no longer.
+        """
+        if self._kept is None or path not in self.kept():
+            raise KeyError(path)
+        return await self._kept.read(path, start, size)
+
     def queued(self) -> tuple[str, ...]:
         """Texts that tools want said in the host's next turn; taken once."""
         texts = tuple(self.session.queued)
@@ -392,6 +439,12 @@ class Loop:
         feed = Feed(MAX_QUEUED_EVENTS)
         self._watching.append(feed)
         return self._watched(feed)
+
+    def runs_beside(self, call: Call) -> bool:
+        """The call changes nothing that another one sees, as far as can be told beforehand: it may
+        run beside others like it. One that will be refused is such a call, too."""
+        intent = self._foreseen(call, "")
+        return intent.order is Order.SAFE and not (intent.writes_all or intent.writes_somewhere)
 
     def cancel(self, *ids: str) -> int:
         """End calls of the turns that are running; each gets a CANCELLED result.
@@ -498,6 +551,7 @@ class Loop:
             limits=terms.limits,
             runtime=terms.runtime,
             is_bridged=terms.network == "bridge",
+            serve=functools.partial(self._lanes.serve, terms.lane),
         )
 
     def _around(self, tool: Tool | None) -> Surroundings:
@@ -543,6 +597,8 @@ class Loop:
 
     async def _end_turn(self, answers: Sequence[Answered], *, is_cancelled: bool = False) -> None:
         """What comes once a turn: changes of the loop, in order, then the hook."""
+        if self._mcp is not None and not is_cancelled:
+            await self._mcp.refresh(self.registry)
         for answered in answers:
             self._modify(answered.modifiers)
         uses = [found.use for found in answers if found.has_mutated and found.use is not None]
@@ -683,20 +739,53 @@ class Loop:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.session.background.close)
             stack.push_async_callback(self._lanes.close)
+            stack.push_async_callback(self._languages.close)
             watch = asyncio.create_task(self._end_in_time())
             stack.callback(watch.cancel)
             await self._lane.open()
             stack.push_async_callback(self._bring_history_home)
+            await self._open_mcp(stack)
             stack.callback(watch.cancel)
             stack.callback(self._end_watching)
             stack.push_async_callback(self.session.stop)
             yield self
+
+    async def _open_mcp(self, stack: AsyncExitStack) -> None:
+        """Start the MCP servers, and have their tools; what is wrong with one is said."""
+        if not self._mcp_entries:
+            return
+        try:
+            from executor.foreign.secrets import variables_of
+            from executor.foreign.servers import McpServers, register_mcp_tools
+        except ImportError as error:
+            text = f"MCP servers are not started: {error}; install executor[mcp]"
+            self._mcp_notices.append(text)
+            self._announce(Warned(message=text))
+            return
+        entries = self._mcp_entries
+        variables = variables_of(entries)
+        servers = McpServers(entries, self._surroundings, self._announce, variables)
+        self._mcp = servers
+        stack.push_async_callback(_to_completion_of, servers.close)
+        await register_mcp_tools(self.registry, servers)
 
     async def _bring_history_home(self) -> None:
         """What was committed leaves the box while there still is one."""
         if self._history is not None:
             is_open = self._lane.is_open
             await to_completion(self._history.collect(self._lane, is_open=is_open))
+
+
+async def _to_completion_of(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Clean-up that is done to its end."""
+    await to_completion(work())
+
+
+def _wanted_programs(catalog: Catalog) -> tuple[str, ...]:
+    """The programs of language servers that each new box is asked for."""
+    entries = (entry for entry in catalog.languages.values() if entry.enabled)
+    names = dict.fromkeys(words[0] for entry in entries for words in entry.commands if words)
+    return tuple(names)
 
 
 def _no_git(spec: LoopSpec, history: History | None) -> str | None:

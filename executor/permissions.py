@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import posixpath
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -864,17 +864,37 @@ async def judge(tool: Tool, arguments: Any, context: Context) -> Judgement:
     """
     session = context.session
     rules = session.rules
-    context.rules = None
+    context.rules = context.beside = None
     if session.mode == "bypass" and not rules.deny and not rules.ask:
         return _ALLOWED
     mode = Mode(session.mode)
     case = _looked_at(tool, arguments, context)
     judgement = await _judgement(case, mode)
-    context.rules = _bonds(case, is_asked=judgement.verdict is Verdict.ASK)
+    context.beside = _unasked(case)
+    context.rules = _bonds(case, context.beside or {}, is_asked=judgement.verdict is Verdict.ASK)
     return judgement
 
 
-def _bonds(case: _Case, *, is_asked: bool) -> dict[str, Any] | None:
+def _unasked(case: _Case) -> dict[str, Any] | None:
+    """What holds for files that nobody was asked about; None = only what the loop is denied."""
+    rules = case.context.session.rules
+    names = (case.tool.name, case.tool.canonical)
+    found: dict[str, Any] = {"deny": {}, "ask": {}}
+    for how, kind in _touched(case):
+        own = [r for r in _path_rules(rules.deny, kind, *names) if r.canonical != kind]
+        ask = _path_rules(rules.ask, kind, *names)
+        found["deny"] |= {how: _told(own)} if own else {}
+        found["ask"] |= {how: _told(ask)} if ask else {}
+    return {name: value for name, value in found.items() if value} or None
+
+
+def _touched(case: _Case) -> list[tuple[str, str]]:
+    """Of `_KINDS` those of which the call touches something."""
+    kinds = {touch.kind for touch in case.touches}
+    return [(how, kind) for how, kind in _KINDS if kind in kinds]
+
+
+def _bonds(case: _Case, unasked: Mapping[str, Any], *, is_asked: bool) -> dict[str, Any] | None:
     """What the agent holds the call to; None = nothing but what is denied to the whole loop.
 
     Paths are judged by where they lead before the call, and by their names as far as they are
@@ -882,25 +902,19 @@ def _bonds(case: _Case, *, is_asked: bool) -> dict[str, Any] | None:
 
     Args:
         case: the call.
+        unasked: see `_unasked`.
         is_asked: nobody runs it before it was asked about, as it is.
     """
-    rules = case.context.session.rules
-    if not rules and not is_asked:
-        return None
     names = (case.tool.name, case.tool.canonical)
+    allow = case.context.session.rules.allow
+    is_about_places = is_asked or "ask" in unasked
+    if not is_about_places:
+        is_about_places = any(_path_rules(allow, kind, *names) for _, kind in _touched(case))
+    found = {name: value for name, value in unasked.items() if name != "ask" or not is_asked}
     touches = [touch for touch in case.touches if touch.kind is not None]
-    found: dict[str, Any] = {"deny": {}, "ask": {}}
-    is_about_places = is_asked
-    for how, kind in _KINDS:
-        if any(touch.kind == kind for touch in touches):
-            own = [r for r in _path_rules(rules.deny, kind, *names) if r.canonical != kind]
-            ask = _path_rules(rules.ask, kind, *names)
-            is_about_places = is_about_places or bool(ask or _path_rules(rules.allow, kind, *names))
-            found["deny"] |= {how: _told(own)} if own else {}
-            found["ask"] |= {how: _told(ask)} if ask and not is_asked else {}
-    if is_about_places and all(touch.path in case.places for touch in touches):
+    if touches and is_about_places and all(touch.path in case.places for touch in touches):
         found["places"] = sorted({case.target(touch) for touch in touches})
-    return {name: value for name, value in found.items() if value} or None
+    return found or None
 
 
 async def _judgement(case: _Case, mode: Mode) -> Judgement:

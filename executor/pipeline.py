@@ -18,12 +18,15 @@ from pydantic import BaseModel
 from executor import approvals, results
 from executor.callables import is_cancelled
 from executor.errors import Code, Partial, SandboxError, ToolError
+from executor.foreign.names import holds
 from executor.hooks import Hooks, Use
 from executor.model import Access, Call, Event, Result, Warned
 from executor.permissions import Judgement, Verdict, judge
 from executor.redaction import redact_error, redacted
-from executor.text import one_line
+from executor.rules import FOREIGN
+from executor.text import beginning, one_line
 from executor.tool import (
+    MAX_NAME,
     Context,
     Modifier,
     Outcome,
@@ -69,9 +72,10 @@ class Pipeline:
 
     Args:
         registry: the tools under the names that the model uses.
-        allowed: canonical names that the loop's type has; None = all.
+        allowed: canonical names that the loop's type has, and patterns of MCP tools; None = all.
         loop_type: its name, for refusals.
         hooks: what the host wants to see or stop.
+        foreign: MCP tools that the loop's toolset has, by name or pattern; None = all.
     """
 
     def __init__(
@@ -80,21 +84,18 @@ class Pipeline:
         allowed: Collection[str] | None = None,
         loop_type: str | None = None,
         hooks: Hooks | None = None,
+        foreign: Collection[str] | None = None,
     ) -> None:
+        self._foreign = foreign
         self._registry = registry
         self._loop_type = loop_type
         self.hooks = hooks if hooks is not None else Hooks()
-        self._reasons: dict[str, str] = {}
-        for tool in registry.all():
-            if not tool.entry.enabled:
-                self._reasons[tool.name] = "it is switched off in the catalog"
-            elif allowed is not None and tool.canonical not in allowed:
-                self._reasons[tool.name] = f"loops of type {loop_type} don't have it"
+        self._allowed = allowed
 
     def has(self, canonical: str) -> bool:
         """Whether the loop's type and the catalog leave it this tool of its toolset."""
         tools = (tool for tool in self._registry.all() if tool.canonical == canonical)
-        return any(tool.name not in self._reasons for tool in tools)
+        return any(self._settled(tool) is None for tool in tools)
 
     def enabled(self, loop: Surroundings) -> tuple[Tool, ...]:
         """The tools that the model is shown."""
@@ -106,10 +107,21 @@ class Pipeline:
         return {name: reason for name, reason in reasons.items() if reason is not None}
 
     def _reason(self, tool: Tool, loop: Surroundings) -> str | None:
-        reason = self._reasons.get(tool.name)
+        reason = self._settled(tool)
         if reason is None and tool.unavailable is not None:
-            return tool.unavailable(loop)
+            return tool.unavailable(loop.in_lane(tool.entry.lane))
         return reason
+
+    def _settled(self, tool: Tool) -> str | None:
+        """Why the loop never has a tool; tools may be registered while it is open."""
+        if not tool.entry.enabled:
+            return "it is switched off in the catalog"
+        if self._allowed is not None and not holds(self._allowed, tool.canonical):
+            return f"loops of type {self._loop_type} don't have it"
+        is_foreign = self._foreign is not None and tool.canonical.startswith(FOREIGN)
+        if is_foreign and not holds(self._foreign or (), tool.canonical):
+            return "the loop's toolset doesn't name it"
+        return None
 
     def foreseen(self, call: Call) -> tuple[Tool, BaseModel] | None:
         """The tool and the checked arguments of a call; None = it will be refused anyway.
@@ -118,7 +130,7 @@ class Pipeline:
         not asked for.
         """
         tool = self._registry.get(call.name)
-        if tool is None or tool.name in self._reasons:
+        if tool is None or self._settled(tool) is not None:
             return None
         try:
             return tool, tool.parse(call.input)
@@ -181,7 +193,7 @@ class Pipeline:
             names = [known.name for known in self.enabled(loop)]
             near = difflib.get_close_matches(name, names, n=3)
             hint = f"Did you mean {' or '.join(near)}?" if near else f"Tools: {', '.join(names)}."
-            raise ToolError(Code.UNKNOWN_TOOL, f"Unknown tool: {name}. {hint}")
+            raise ToolError(Code.UNKNOWN_TOOL, f"Unknown tool: {beginning(name, MAX_NAME)}. {hint}")
         reason = self._reason(tool, loop)
         if reason is not None:
             names = [known.name for known in self.enabled(loop)]

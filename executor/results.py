@@ -280,6 +280,11 @@ def fitting_lines(lines: Sequence[str], budget: int | Limit) -> int:
     return len(lines)
 
 
+def counted(number: int, noun: str) -> str:
+    """So many of something: `1 line`, `2 lines`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def with_notices(text: str, notices: Sequence[str]) -> str:
     """The text, and each notice in brackets on a line of its own after it."""
     if not notices:

@@ -46,6 +46,9 @@ class Session:
         cwd: where the last command ended, as seen inside the box.
         shells: lane → name of the shell that command lines are given to; None = the box has
             none.
+        wanted_programs: names and absolute paths of programs that each new box is asked for; a
+            catalog that is loaded has no more than 64.
+        programs: lane → those of them that its box has.
         completed: the summary that the model gave to `complete_task`; None before.
         mode: permission mode; plan mode changes it.
         rules: what is allowed, asked and denied, whatever the mode says.
@@ -61,6 +64,8 @@ class Session:
     def __init__(self) -> None:
         self.cwd = MOUNT
         self.shells: dict[str, str | None] = {}
+        self.wanted_programs: tuple[str, ...] = ()
+        self.programs: dict[str, frozenset[str]] = {}
         self.completed: str | None = None
         self.mode = "bypass"
         self.mode_before_plan: str | None = None

@@ -28,6 +28,7 @@ from executor.errors import (
     SandboxError,
     ToolError,
 )
+from executor.foreign.names import both
 from executor.messages import Model, Reply, Usage
 from executor.model import (
     Block,
@@ -45,6 +46,7 @@ from executor.model import (
 )
 from executor.permissions import Mode
 from executor.results import with_notices
+from executor.rules import FOREIGN
 from executor.sandbox.copies import Ground, Merged
 from executor.sandbox.mirror import Moved
 from executor.session import Session
@@ -180,7 +182,7 @@ class Subagents:
             f"{', '.join(sorted(parent.known))}"
             for name, kind in parent.kinds.items()
             for tool in kind.tools
-            if tool != "*" and tool not in parent.known
+            if tool != "*" and tool not in parent.known and not tool.startswith(FOREIGN)
         ]
         if faults:
             raise ConfigError(faults)
@@ -289,7 +291,8 @@ class Subagents:
     def _allowed(self, given: Task) -> frozenset[str] | None:
         if given.allowed_tools is None:
             return None
-        unknown = [name for name in given.allowed_tools if name not in self._parent.known]
+        known = self._parent.known
+        unknown = [n for n in given.allowed_tools if n not in known and not n.startswith(FOREIGN)]
         if unknown:
             raise ToolError(
                 Code.INVALID_ARGUMENTS,
@@ -311,7 +314,7 @@ def _named(text: str | None) -> str:
 def _narrowed(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
     if one is None or other is None:
         return one if other is None else other
-    return one & other
+    return frozenset(both(one, other))
 
 
 # ─── one agent at work ──────────────────────────────────────────────────────────────
@@ -403,9 +406,10 @@ class _Work:
         parent, loop = self._parent.spec, self._context.loop
         rules = self._context.session.rules
         own = self._agent.tools
-        tools = set(self._parent.known.values() if own is None else own) - NOT_FOR_AGENTS
+        every = {*self._parent.known.values(), f"{FOREIGN}*"}
+        tools = set(every if own is None else own) - NOT_FOR_AGENTS
         if parent.tools is not None:
-            tools &= set(parent.tools)
+            tools = set(both(tools, parent.tools))
         return replace(
             parent,
             worktree=ground.worktree,

@@ -43,13 +43,21 @@ from executor.model import (
 from executor.paths import Added, Reach
 from executor.session import Session
 from executor.skills import Skill
+from executor.text import beginning
 
 if TYPE_CHECKING:
     from executor.bytestream import ByteStream
+    from executor.code_questions import CodeQuestion, Found
     from executor.egress.broker import Broker
     from executor.egress.secrets import Secrets
     from executor.messages import Model
     from executor.search import Provider
+    from executor.served import Serve
+
+MAX_NAME = 200
+"""Characters of a name that a refusal repeats."""
+MAX_FAULTS = 10
+"""Faults of one call that a refusal tells; there may be as many as fit into a message."""
 
 # ─── what comes in ──────────────────────────────────────────────────────────────────
 
@@ -349,6 +357,20 @@ class Spill(Protocol):
         """
 
 
+class KeptOutputs(Spill, Protocol):
+    """The same as the host has it: it reads what its loop was shown a part of."""
+
+    def kept(self) -> dict[str, int]:
+        """What is there now, oldest first: the path as seen in the boxes → bytes. A copy."""
+
+    async def read(self, path: str, start: int, size: int) -> bytes:
+        """Some bytes of one; fewer where it ends before.
+
+        Raises:
+            KeyError: it was dropped, or never was.
+        """
+
+
 class Agents(Protocol):
     """Starts agents below this one."""
 
@@ -357,6 +379,24 @@ class Agents(Protocol):
 
     async def run(self, context: Context, given: Any) -> Outcome:
         """Start an agent, or go on with one; see `executor.tools.agents`."""
+
+
+class Languages(Protocol):
+    """The language servers of a loop; see `executor.language.servers`."""
+
+    def missing(self, around: Surroundings) -> str | None:
+        """Why no question can be answered in the lane of these surroundings; None = some can."""
+
+    async def ask(self, context: Context, question: CodeQuestion) -> Found:
+        """Answer a question; the server is started, and told what has changed, before.
+
+        Raises:
+            ToolError: UNSUPPORTED, there is no server for such files, or it can't answer this;
+                FILE_NOT_FOUND and what else reading the file raises; INVALID_ARGUMENTS, there is
+                no such position, or the server says so; EXECUTION_ERROR, the server did not
+                start, ended, or refused; TIMEOUT.
+            SandboxError: the box could not be had or was lost.
+        """
 
 
 class Called(Protocol):
@@ -459,6 +499,9 @@ class Surroundings:
             nothing.
         dial: connects to a port of the loopback in the box that runs commands; None = nothing
             does. Raises ToolError: nothing listens there.
+        serve: starts a program in the box of the lane, to be spoken to over its stdin and stdout;
+            None = none can be started.
+        languages: the language servers of the loop; None = there are none.
         beside: name of a lane → these surroundings as they are there: other `lane`, `box`,
             `limits` and `runtime`, all else the same. Lanes that share a box are that box's.
         lanes: names of the lanes that have a box of their own; more than one, or none = they
@@ -501,6 +544,8 @@ class Surroundings:
     egress: Broker | None = None
     secrets: Secrets | None = None
     dial: Callable[[int], Awaitable[ByteStream]] | None = None
+    serve: Serve | None = None
+    languages: Languages | None = None
     beside: Mapping[str, Surroundings] = field(default_factory=dict, repr=False, compare=False)
     lanes: tuple[str, ...] = ()
     is_bridged: bool = False
@@ -538,6 +583,8 @@ class Context:
         judged: path → the agent's mark of what was there when the call was judged.
         rules: what the agent holds the call to where it opens files, besides what the rules
             deny to the whole loop; None = nothing.
+        beside: the same where it opens other files than those that it was judged by: about them
+            nobody was asked.
         is_trial: it ends, by `Tried`, where it would change a file.
         is_approved: somebody was asked about the call, and agreed to it as it runs.
     """
@@ -552,6 +599,7 @@ class Context:
     grant: Callable[[str], None] | None = None
     judged: dict[str, str] | None = None
     rules: dict[str, Any] | None = None
+    beside: dict[str, Any] | None = None
     is_trial: bool = False
     is_approved: bool = False
 
@@ -776,10 +824,11 @@ class Tool:
             is_approvers: it was an approver who gave them.
 
         Raises:
-            ToolError: INVALID_ARGUMENTS, with every fault and the names of the fields.
+            ToolError: INVALID_ARGUMENTS, with the faults, `MAX_FAULTS` at the most, and the names
+                of the fields.
         """
         if not isinstance(given, Mapping):
-            raise self._refusal([("input", "must be an object of arguments")])
+            raise invalid_arguments(self.name, [("input", "must be an object of arguments")])
         arguments = self.arguments
         if is_approvers and self.approved_arguments is not None:
             arguments = self.approved_arguments
@@ -798,31 +847,45 @@ class Tool:
         try:
             return arguments.model_validate(given)
         except ValidationError as error:
-            raise self._refusal([self._fault(item) for item in error.errors()]) from None
+            items = error.errors()
+            told = [self._fault(item) for item in items[:MAX_FAULTS]]
+            raise invalid_arguments(self.name, told, more=len(items) - len(told)) from None
 
     def _respelled(self, given: Mapping[str, Any], spelled: Mapping[str, str]) -> dict[str, Any]:
         both = [name for name in spelled if name in given and spelled[name] in given]
         if both:
             name = both[0]
-            raise self._refusal([(name, f"is the same as {spelled[name]}; give one of the two")])
+            raise invalid_arguments(
+                self.name, [(name, f"is the same as {spelled[name]}; give one of the two")]
+            )
         return {spelled.get(name, name): value for name, value in given.items()}
 
-    def _refusal(self, faults: list[tuple[str, str]]) -> ToolError:
-        sentences = [f"{name} {fault}" for name, fault in faults]
-        return ToolError(
-            Code.INVALID_ARGUMENTS,
-            f"Invalid arguments for {self.name}: {'; '.join(sentences)}.",
-            {"faults": [{"field": name, "message": fault} for name, fault in faults]},
-        )
-
     def _fault(self, item: Any) -> tuple[str, str]:
-        name = ".".join(str(part) for part in item["loc"] if part != "[key]") or "input"
+        path = ".".join(str(part) for part in item["loc"] if part != "[key]")
+        name = beginning(path, MAX_NAME) or "input"
         if item["type"] == "extra_forbidden":
             names = list(self.schema["properties"])
             near = difflib.get_close_matches(name, names, n=1)
             known = f"did you mean {near[0]}" if near else f"the arguments are {', '.join(names)}"
             return name, f"is not an argument of this tool; {known}"
         return name, _fault_text(item)
+
+
+def invalid_arguments(tool: str, faults: Sequence[tuple[str, str]], *, more: int = 0) -> ToolError:
+    """The refusal of a call.
+
+    Args:
+        tool: its name.
+        faults: which argument, and what of it, as words that follow its name.
+        more: faults that are not among them.
+    """
+    sentences = "; ".join(f"{name} {fault}" for name, fault in faults)
+    sentences += f"; and {more} more" if more else ""
+    return ToolError(
+        Code.INVALID_ARGUMENTS,
+        f"Invalid arguments for {tool}: {sentences}.",
+        {"faults": [{"field": name, "message": fault} for name, fault in faults]},
+    )
 
 
 _SPELLINGS: dict[type[BaseModel], dict[str, str]] = {}
@@ -863,7 +926,10 @@ _FAULTS = {
 
 
 def _fault_text(item: Any) -> str:
-    text = _FAULTS.get(item["type"])
+    kind = item["type"]
+    if kind in ("too_short", "too_long") and isinstance(item["input"], str):
+        kind = f"string_{kind}"  # pydantic tells it so of a text that is looked at further
+    text = _FAULTS.get(kind)
     if text is None:
         return str(item["msg"])
     bounds = item.get("ctx", {})
