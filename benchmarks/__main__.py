@@ -19,7 +19,7 @@ import docker
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import egress, memory, report, speed
+from benchmarks import egress, language, memory, report, speed
 from benchmarks.report import Row, Verdict
 from benchmarks.stage import NotRun, Stage, temporary
 from benchmarks.timing import Ticks
@@ -40,6 +40,7 @@ BENCHMARKS: dict[str, Callable[[Stage], Awaitable[list[Row]]]] = {
     "grep": speed.searches,
     "git": speed.statuses,
     "egress": egress.through_the_broker,
+    "lsp": language.look_ups,
     "flood": memory.flood,
     "idle": memory.idle,
     "many": memory.many,

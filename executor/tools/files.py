@@ -19,6 +19,7 @@ from executor.results import (
     NOTICE_ROOM,
     Limit,
     clip_text,
+    counted,
     decode,
     fitting_lines,
     name_of,
@@ -177,15 +178,11 @@ def _first_prefixes(separator: str) -> tuple[str, ...]:
 def _read_notices(value: dict[str, Any], last: int | None, total: int | None) -> list[str]:
     notices: list[str] = []
     if last is not None:
-        left = "more lines" if total is None else _counted(total - last, "more line")
+        left = "more lines" if total is None else counted(total - last, "more line")
         notices.append(f"{left}; continue with offset={last + 1}")
     if value["invalid"]:
         notices.append("not valid UTF-8 (Latin-1?); edits stay byte-exact")
     return notices
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _read_structured(value: dict[str, Any], content: str, lines: int) -> dict[str, Any]:
@@ -206,11 +203,11 @@ def _nothing_to_show(context: Context, path: str, offset: int, value: dict[str, 
         known = {"key": value.get("key"), "modified": value["modified"]}
         context.session.saw(path, value["hash"], 1, 0, more=False, **known)
         rich.require_content(context, path, size)
-        text = f"empty ({_counted(size, 'byte') if size != 0 else '0 bytes'})"
+        text = f"empty ({counted(size, 'byte') if size != 0 else '0 bytes'})"
         return Outcome(text, _read_structured(value, "", 0), total_bytes=size)
     raise ToolError(
         Code.INVALID_ARGUMENTS,
-        f"offset {offset} is beyond the end: the file has {_counted(total, 'line')}.",
+        f"offset {offset} is beyond the end: the file has {counted(total, 'line')}.",
         {"total_lines": total},
     )
 

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from executor.errors import Code, ToolError
 from executor.model import Artifact, ArtifactCreated, TaskCompleted, Todo, TodosChanged
+from executor.results import counted
 from executor.tool import Arguments, Context, Outcome, Path, Surroundings, Text
 
 # ─── complete_task ──────────────────────────────────────────────────────────────────
@@ -111,7 +112,7 @@ async def create_plan(context: Context, given: CreatePlan) -> Outcome:
     faults = _repeated("specs", names) + _unmet(needs)
     if faults:
         raise _faulty("create_plan", faults)
-    return _made(context, "plan", given.title, given, f"with {_counted(names, 'spec')}")
+    return _made(context, "plan", given.title, given, f"with {counted(len(names), 'spec')}")
 
 
 class PlannedPhase(Arguments):
@@ -139,7 +140,7 @@ async def create_spec(context: Context, given: CreateSpec) -> Outcome:
     names = [phase.name for phase in given.phases]
     if faults := _repeated("phases", names):
         raise _faulty("create_spec", faults)
-    return _made(context, "spec", given.name, given, f"with {_counted(names, 'phase')}")
+    return _made(context, "spec", given.name, given, f"with {counted(len(names), 'phase')}")
 
 
 class PlannedTask(Arguments):
@@ -168,7 +169,7 @@ async def create_phase(context: Context, given: CreatePhase) -> Outcome:
         if task.file is not None:
             context.path(task.file)
     tasks = [task.description for task in given.tasks]
-    return _made(context, "phase", given.name, given, f"with {_counted(tasks, 'task')}")
+    return _made(context, "phase", given.name, given, f"with {counted(len(tasks), 'task')}")
 
 
 def _made(
@@ -183,10 +184,6 @@ def _made(
     context.session.artifacts.append(artifact)
     context.tell(ArtifactCreated(artifact=artifact))
     return Outcome(f"{kind.capitalize()} created {what}", content)
-
-
-def _counted(items: Sequence[str], noun: str) -> str:
-    return f"{len(items)} {noun}" if len(items) == 1 else f"{len(items)} {noun}s"
 
 
 def _faulty(tool: str, faults: Sequence[str]) -> ToolError:

@@ -136,7 +136,7 @@ async def read_image(context: Context, path: str) -> Outcome:
     context.session.knows(path, value["hash"], value.get("key"), value["modified"])
     names = ("media_type", "width", "height", "size", "scaled", "modified", "hash")
     facts = {**{name: value[name] for name in names}, "encoding": None, "lines": None}
-    media = _media_type(answer.data)
+    media = media_type(answer.data)
     if media is None or media != value["media_type"]:
         raise ToolError(
             Code.EXECUTION_ERROR,
@@ -186,7 +186,7 @@ def _text(text: str) -> Block:
     return {"type": "text", "text": text}
 
 
-def _media_type(data: bytes) -> str | None:
+def media_type(data: bytes) -> str | None:
     """The type of a picture by its first bytes; None if they are no picture's."""
     if not 0 < len(data) <= MOST_BYTES:
         return None
@@ -214,7 +214,7 @@ def is_picture(source: Any) -> bool:
         data = base64.b64decode(text, validate=True)
     except ValueError:
         return False
-    return _media_type(data) == source.get("media_type") is not None
+    return media_type(data) == source.get("media_type") is not None
 
 
 # ─── PDF files ──────────────────────────────────────────────────────────────────────
@@ -266,7 +266,7 @@ async def read_pdf(context: Context, path: str, pages: str | None) -> Outcome:
     for part in value["parts"]:
         piece = answer.data[at : at + part["length"]]
         at += part["length"]
-        media = _media_type(piece) if part["kind"] == "picture" else None
+        media = media_type(piece) if part["kind"] == "picture" else None
         if media is not None:
             blocks += _pictured(context, media, piece, f"page {part['page']}")
         else:
@@ -352,7 +352,7 @@ def _blocks(context: Context, value: dict[str, Any], data: bytes) -> list[Block]
     for part in value["parts"]:
         piece = data[at : at + part["length"]]
         at += part["length"]
-        media = _media_type(piece) if part["kind"] == "picture" else None
+        media = media_type(piece) if part["kind"] == "picture" else None
         if media is None:
             texts.append(_told(part, value["language"], piece))
             continue

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from executor.catalog import ToolEntry
+from executor.code_questions import CodeQuestion
 from executor.errors import Code, ToolError
 from executor.model import MOUNT, plain
 from executor.paths import HIDDEN, SCRATCH
@@ -41,6 +42,7 @@ from executor.tools import (
     commands,
     consent,
     files,
+    language,
     notebook,
     planning,
     search,
@@ -258,6 +260,24 @@ def _asked(context: Context, given: Grep, room: Limit) -> dict[str, Any]:
         "max_bytes": MOST_PASSED if given.offset else room.most_bytes,
         "line_chars": LINE_CHARACTERS,
     }
+
+
+# ─── LSP ────────────────────────────────────────────────────────────────────────────
+
+
+class LSP(Arguments):
+    """Arguments of `LSP`."""
+
+    operation: Literal["goto_definition", "hover", "find_references"]
+    path: Path = Field(alias="file_path")
+    line: Positive
+    column: Positive
+
+
+async def lsp(context: Context, given: LSP) -> Outcome:
+    """Asks a language server about what stands at a place."""
+    question = CodeQuestion(given.operation, context.path(given.path), given.line, given.column)
+    return await language.answered(context, question)
 
 
 # ─── Bash ───────────────────────────────────────────────────────────────────────────
@@ -768,5 +788,18 @@ TOOLS: tuple[Shown, ...] = (
         unavailable=skills.without,
         description=SKILL,
         describe=skills.with_skills(SKILL),
+    ),
+    Shown(
+        name="LSP",
+        canonical="lsp",
+        arguments=LSP,
+        run=lsp,
+        order=SAFE,
+        actions=files.reads_file,
+        unavailable=language.no_servers,
+        description=description("LSP"),
+        describe=_described("LSP", about_paths),
+        schema=_schema("LSP"),
+        words=WORDS,
     ),
 )

@@ -9,6 +9,7 @@ from executor.tools import (
     consent,
     files,
     git,
+    language,
     loops,
     notebook,
     planning,
@@ -85,6 +86,14 @@ TOOLS: tuple[Shown, ...] = (
         run=search.grep,
         order=SAFE,
         actions=search.searches,
+    ),
+    Shown(
+        name="lsp",
+        arguments=language.Lsp,
+        run=language.lsp,
+        order=SAFE,
+        actions=language.reads_code,
+        unavailable=language.no_servers,
     ),
     Shown(
         name="run_command",

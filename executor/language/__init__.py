@@ -1,0 +1,1 @@
+"""Language servers: programs in the box that know what the names in a project stand for."""
