@@ -47,7 +47,8 @@ gvisor: engine ## gVisor as a runtime of the engine, where it can be had
 
 runsc: images ## the tests of boxes over gVisor, where the engine has it
 	@$(BIN)/python -m pytest $(PYTEST_ARGS) --runtime runsc -k "not local" \
-	    tests/sandbox/test_box.py tests/sandbox/test_attacks.py tests/test_contract.py tests/test_casebook.py
+	    tests/sandbox/test_box.py tests/sandbox/test_attacks.py tests/test_contract.py tests/test_casebook.py \
+	    tests/sandbox/test_served.py tests/foreign/test_client.py tests/language/test_recorded.py
 
 outside: images ## pip, npm and apt through the broker, to this machine's own registries
 	@$(BIN)/python -m executor images build heavy

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         Keep,
         LoopType,
     )
+    from executor.catalog_servers import McpEntry
     from executor.controller import Controller
     from executor.errors import (
         AgentLost,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         SandboxUnavailable,
         ToolError,
     )
+    from executor.foreign.servers import McpServers, register_mcp_tools
     from executor.hooks import Hook, HookEvent, Hooks, Occasion, Reply, Use
     from executor.loop import Loop
     from executor.messages import MessagesApi, Model
@@ -87,6 +89,9 @@ if TYPE_CHECKING:
     from executor.toolsets import register_all_tools, register_task_tool
     from executor.toolsets.custom import custom_tool
 
+_OF_MCP = ("McpServers", "register_mcp_tools")
+"""Names whose home needs the extra `mcp`."""
+
 __all__ = [
     "Access",
     "AgentLost",
@@ -130,6 +135,8 @@ __all__ = [
     "Loop",
     "LoopSpec",
     "LoopType",
+    "McpEntry",
+    "McpServers",
     "McpToolCallBegin",
     "McpToolCallEnd",
     "MessagesApi",
@@ -170,6 +177,7 @@ __all__ = [
     "Warned",
     "custom_tool",
     "register_all_tools",
+    "register_mcp_tools",
     "register_task_tool",
 ]
 
@@ -179,6 +187,10 @@ def __getattr__(name: str) -> Any:
 
     Loading all takes a while, and the command line hears signals before that.
     """
+    if name in _OF_MCP:
+        from executor.foreign import servers
+
+        return getattr(servers, name)
     if name in __all__:
         from executor import (
             approvals,

@@ -320,6 +320,7 @@ def test_killing_what_has_ended_says_so(work: Work) -> None:
     number = next(NUMBERS)
     task_id = started(work, f"sleep {number} & exit 0")
     work.call("task_output", task_id=task_id)
+    wait_until(lambda: sleeping(number))  # a shell becomes the sleep, and for a moment neither is
     assert ("process", 1) in [
         (one.kind, one.processes) for one in listed(work) if one.id == task_id
     ]

@@ -22,8 +22,8 @@ from tests.conftest import LIMITS
 from tests.loops import Work, open_work
 from tests.pictures import LOCKED, PNG, pdf
 
-PROMPT = 2.0
-"""Seconds that "promptly" means."""
+PROMPT = 10.0
+"""Seconds that "promptly" means on a busy machine: what hangs would take a minute or more."""
 
 
 @pytest.fixture(scope="module", params=["local", "docker"])

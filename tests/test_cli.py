@@ -26,6 +26,8 @@ from executor.catalog import load
 from executor.errors import Code, ConfigError
 from executor.frontends.lines import Item, Iteration, Lines
 from executor.frontends.options import reach_of, secrets_of
+from executor.frontends.reading import MAX_LINE
+from executor.frontends.rendering import render_tool_use
 from executor.model import Call, EgressOptions, Result, Secret
 from tests import pictures
 from tests.conftest import make_worktree
@@ -108,6 +110,14 @@ def test_what_is_no_call_gets_a_result(
     result = refused("", line)
     assert (result.id, result.name) == (id, name)
     assert expected in str(result.content)
+
+
+def test_a_line_that_was_cut_is_too_long_and_no_bad_json() -> None:
+    """The person hears what to change: its form is right."""
+    call = b'{"id": "1", "name": "a", "input": {"x": "'
+    (item,) = Lines().read(call + b"x" * (MAX_LINE + 1 - len(call)))
+    assert isinstance(item, Result)
+    assert "longer than 64 MiB" in str(item.content) and "JSON" not in str(item.content)
 
 
 def test_a_line_may_be_an_event() -> None:
@@ -717,7 +727,9 @@ def test_catalog_show_says_what_holds_and_what_was_changed(
     """Tools with lane and limits, lanes with their real network, and whose each value is."""
     file = tmp_path / "my.toml"
     same = "[tools.glob]\nlane = 'no-net'\n"
-    file.write_text(f"[tools.grep]\ntimeout_ms = 5500\n[lanes.heavy]\nnetwork = 'bridge'\n{same}")
+    zig = "[languages.zig]\nextensions = {'.zig' = 'zig'}\ncommands = [['zls']]\n"
+    mine = f"[tools.grep]\ntimeout_ms = 5500\n[lanes.heavy]\nnetwork = 'bridge'\n{same}{zig}"
+    file.write_text(mine)
     code, out, _ = program.run("catalog", "show", "--config", str(file))
     rows = {line.split()[0]: line.split() for line in out.splitlines() if line.strip()}
     assert code == 0
@@ -726,6 +738,7 @@ def test_catalog_show_says_what_holds_and_what_was_changed(
     assert rows["net"][1:6] == ["none", "(no", "hosts)", "no-net", "base"]
     assert rows["heavy"][1:4] == ["bridge", "(unprotected)", "heavy"]
     assert f"changed by {file}:\n  tools.grep.timeout_ms = 5500 (packaged: 60000)\n" in out
+    assert '\n  languages.zig.extensions.".zig" = "zig"\n' in out
     code, out, _ = program.run("catalog", "show", "--config", str(file), "--json")
     shown = json.loads(out)
     assert (code, shown["tools"]["grep"]["timeout_ms"]) == (0, 5500)
@@ -734,6 +747,8 @@ def test_catalog_show_says_what_holds_and_what_was_changed(
     assert shown["changed"] == {
         "tools.grep.timeout_ms": {"value": 5500, "packaged": 60000, "from": str(file)},
         "lanes.heavy.network": {"value": "bridge", "packaged": "broker", "from": str(file)},
+        'languages.zig.extensions.".zig"': {"value": "zig", "packaged": None, "from": str(file)},
+        "languages.zig.commands": {"value": [["zls"]], "packaged": None, "from": str(file)},
     }
     code, out, _ = program.run("catalog", "show")
     assert code == 0 and out.endswith("all of it is packaged\n")
@@ -753,6 +768,34 @@ def test_tools_prints_definitions(program: Program, format: str, key: str) -> No
     names = [one.get("name") or one["function"]["name"] for one in definitions]
     # In the order of the toolset.
     assert names == list(toolsets.registry("standard", load()).list())
+
+
+def test_tools_says_which_mcp_servers_are_not_asked(program: Program, tmp_path: Path) -> None:
+    """Without a worktree no server is started, and each that is on is named on stderr."""
+    file = tmp_path / "my.toml"
+    file.write_text(
+        '[mcp.git]\ncommand = ["x"]\n[mcp.far]\nurl = "https://a.org/"\n'
+        '[mcp.off]\ncommand = ["x"]\nenabled = false\n'
+    )
+    code, out, err = program.run("tools", "--config", str(file), DOCKER_HOST="unix:///none")
+    assert code == 0 and json.loads(out)
+    assert "MCP servers git, far are not asked" in err and "--worktree DIR" in err
+    code, out, _ = program.run("catalog", "show", "--config", str(file))
+    rows = {line.split()[0]: line.split() for line in out.splitlines() if line.strip()}
+    assert rows["far"] == ["far", "at", "its", "URL", "https://a.org/"]
+    assert rows["off"] == ["off", "box", "of", "no-net", "x", "off"]
+    assert rows["go"] == ["go", ".go", "gopls"]
+
+
+def test_tools_of_a_worktree_are_those_of_an_open_loop(program: Program) -> None:
+    """With a worktree a loop is opened in it; what it has is listed, as a run would have it."""
+    place = ["--worktree", str(program.worktree)]
+    code, out, _ = program.run("tools", *place)
+    assert code == 0
+    assert {"read_file", "run_command"} <= {tool["name"] for tool in json.loads(out)}
+    (program.worktree / "my.toml").write_text("")
+    code, _, err = program.run("tools", *place, "--config", str(program.worktree / "my.toml"))
+    assert code == 2 and "lies in the worktree" in err
 
 
 def test_tools_says_what_openai_would_refuse(program: Program, tmp_path: Path) -> None:
@@ -929,3 +972,9 @@ def test_configuration_never_comes_from_the_worktree(program: Program) -> None:
         check=True,
     )
     assert "glob" in [tool["name"] for tool in json.loads(process.stdout)]
+
+
+def test_a_question_about_code_is_shown_with_its_operation() -> None:
+    """A person who looks on sees what was asked, not of which file alone."""
+    asked = Call("1", "lsp", {"operation": "find_references", "path": "a.py", "line": 3})
+    assert render_tool_use(asked) == "lsp find_references a.py"

@@ -966,12 +966,20 @@ CLAUDE: tuple[Row, ...] = (
         ),
     ),
     Is(
-        "5-web-tools-are-there-and-lsp-comes-later",
+        "5-web-tools-and-lsp",
+        lambda: {"WebFetch", "WebSearch", "LSP"} <= tools("claude-code").keys(),
+    ),
+    Is("5-lsp-arguments", is_shown("LSP", ["operation", "file_path", "line", "column"])),
+    Is(
+        "5-lsp-operations",
         lambda: (
-            {"WebFetch", "WebSearch", "LSP"} & tools("claude-code").keys()
-            == {"WebFetch", "WebSearch"}
+            shown("LSP")["properties"]["operation"]["enum"]
+            == ["goto_definition", "hover", "find_references"]
         ),
     ),
+    Is("5-lsp-is-safe", has_order("LSP", Order.SAFE)),
+    Is("5-mode-plan-lsp", mode_says("LSP", Mode.PLAN, Verdict.ALLOW)),
+    Is("5-mode-default-lsp", mode_says("LSP", Mode.DEFAULT, Verdict.ALLOW)),
     Elsewhere(
         "5-web-fetch",
         "test_web",

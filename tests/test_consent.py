@@ -30,6 +30,7 @@ from executor.model import (
     QuestionAsked,
     Result,
 )
+from executor.served import Program, Served
 from executor.settings import Settings
 from executor.tool import Tool
 from executor.tools import consent
@@ -179,7 +180,7 @@ class Drawer:
     ) -> Said:
         """See `Operations.request`."""
         if op != "read":
-            return Said({"shell": "bash"} if op == "shell" else {}, b"")
+            return Said({"shell": "bash", "programs": []} if op == "shell" else {}, b"")
         data = self.files.get(arguments["path"])
         if data is None:
             raise ToolError(Code.FILE_NOT_FOUND, f"There is no {arguments['path']}.")
@@ -188,6 +189,10 @@ class Drawer:
     async def dial(self, port: int) -> ByteStream:
         """See `OpenBox.dial`."""
         raise ToolError(Code.NETWORK_ERROR, f"nothing listens on port {port}")
+
+    async def serve(self, program: Program) -> Served:
+        """See `OpenBox.serve`."""
+        raise ToolError(Code.NOT_FOUND, f"{program.argv[0]}: there is no such program")
 
 
 Open = Callable[..., Work]

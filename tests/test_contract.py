@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from executor.model import Result
 from executor.results import size_of
 from executor.tool import Order
 from tests.loops import Work, open_work
+from tests.words import with_words
 
 CATALOG = load()
 TOOLS = {tool.name: tool for tool in toolsets.registry("standard", CATALOG).all()}
@@ -34,6 +36,13 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "move_file": {"from": "d/from.txt", "to": "d/e/to.txt"},
     "glob": {"pattern": "**/*.txt"},
     "grep": {"pattern": "two"},
+    "lsp": {
+        "operation": "goto_definition",
+        "path": "d/a.txt",
+        "line": 2,
+        "column": 1,
+        "new_name": "new",
+    },
     "run_command": {"command": "cat d/a.txt"},
     "run_command_isolated": {"command": "cat d/a.txt"},
     "task_output": {"task_id": "bash_0"},
@@ -130,7 +139,7 @@ def work(
         # A provider of search that does not answer.
         patch.setenv("EXECUTOR_SERPER_KEY", "k" * 40)
         patch.setenv("EXECUTOR_SERPER_URL", "http://127.0.0.1:9")
-        opened = stack.enter_context(open_work(request.param, directory))
+        opened = stack.enter_context(open_work(request.param, directory, catalog=with_words()))
         if request.param == "local":
             os.chown(opened.root, os.getuid(), os.getgid())  # git asks whose it is
         begun = opened.call(
@@ -242,13 +251,15 @@ def test_numbers_of_any_size_are_refused_before_the_box(
 
 @pytest.mark.parametrize(("name", "key"), NUMBERS)
 def test_the_largest_number_allowed_is_served(work: Work, name: str, key: str) -> None:
-    """What the schema allows, the box takes; only an offset can be beyond the end of a file."""
+    """What the schema allows, the box takes; only a place can be beyond the end of a file."""
     boxes = len(work.opened)
     most = TOOLS[name].schema["properties"][key]["maximum"]
     more = {"recursive": True} if key == "max_depth" else {}
     result = prepared(work).call(name, **{**SAMPLES[name], **more, key: most})
     if key == "offset":
         assert "beyond the end: the file has 3 lines" in str(result.content)
+    elif key in ("line", "column"):
+        assert re.search(rf"no {key} {most}.* has 3 (lines|characters)", str(result.content))
     else:
         assert result.code is ALONE.get(name), result.content
     assert len(work.opened) == boxes
@@ -256,7 +267,7 @@ def test_the_largest_number_allowed_is_served(work: Work, name: str, key: str) -
 
 @pytest.mark.parametrize(("name", "key"), PATHS)
 @pytest.mark.parametrize(
-    "path", ["../x", "/etc/hostname", "d/../../x", "a\0b", "/", "/workspace/../etc", "out/x"]
+    "path", ["../x", "/etc/hostname", "d/../../x", "a\0b", "/", "/workspace/../etc", "out/x.txt"]
 )
 def test_no_path_leads_out_of_the_worktree(work: Work, name: str, key: str, path: str) -> None:
     """Lexically or through a link, what is outside is INVALID_PATH, and the root is named."""
@@ -292,6 +303,7 @@ def test_the_host_path_of_the_worktree_is_understood(work: Work, name: str, key:
         ("glob", {"pattern": "*", "path": "none"}),
         ("grep", {"pattern": "x", "path": "none"}),
         ("write_file", {"path": "none/x", "content": "", "createDirs": False}),
+        ("lsp", {"operation": "document_symbols", "path": "none.txt"}),
     ],
 )
 def test_what_is_not_there_is_file_not_found(work: Work, name: str, given: dict[str, Any]) -> None:

@@ -58,8 +58,12 @@ def started(temporary: Path, **environment: str) -> subprocess.Popen[str]:
 
 def demo_boxes(temporary: Path) -> list[str]:
     """Names of the containers of this demo, as the engine itself lists them."""
-    client = docker.from_env()
-    found = client.containers.list(all=True, filters={"label": LABEL_STATE})
+    client = docker.from_env(timeout=SECONDS)  # an engine that has much to do is slow
+    found = client.containers.list(
+        all=True,
+        filters={"label": LABEL_STATE},
+        ignore_removed=True,  # by tests beside this one
+    )
     client.close()
     return [
         box.name or "" for box in found if Path(box.labels[LABEL_STATE]).is_relative_to(temporary)

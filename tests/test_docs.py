@@ -57,6 +57,8 @@ def run(directory: Path, *argv: str) -> subprocess.CompletedProcess[str]:
         "PATH": f"{bin_directory}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
         "COLUMNS": "200",
+        # Loops of the same names that another run of this page has kept are none of ours.
+        "EXECUTOR_STATE_DIR": str(directory / ".state"),
     }
     return subprocess.run(
         argv,

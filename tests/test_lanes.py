@@ -33,6 +33,7 @@ from executor.model import (
     Warned,
 )
 from executor.sandbox.container import LABEL_CONTROLLER
+from executor.served import Program
 from executor.session import Session
 from executor.settings import Settings
 from tests.conftest import LIMITS, make_worktree
@@ -486,7 +487,7 @@ class ScriptedBox:
     @property
     def value(self) -> dict[str, Any]:
         """The answer."""
-        return {"shell": self.shell}
+        return {"shell": self.shell, "programs": []}
 
     async def mourned(self) -> None:
         """It lives."""
@@ -494,6 +495,10 @@ class ScriptedBox:
     async def dial(self, port: int) -> Any:
         """Nothing listens."""
         raise ToolError(Code.NETWORK_ERROR, f"nothing listens on port {port}")
+
+    async def serve(self, program: Program) -> Any:
+        """There is no program."""
+        raise ToolError(Code.NOT_FOUND, f"{program.argv[0]}: there is no such program")
 
 
 class Boxes:

@@ -75,6 +75,14 @@ def test_an_unknown_tool_names_the_nearest() -> None:
     assert "Tools: read_file, write_file" in str(answer("zzz", {}).content)
 
 
+def test_names_that_go_on_for_ever_are_cut() -> None:
+    """A refusal has its place in the model's context, whatever it was asked for."""
+    name = "x" * 3_000_000
+    for result in (answer(name, {}), answer("read_file", {"path": "a", name: 1})):
+        assert "x" * 100 in str(result.content) and len(str(result.content)) < 1000
+        assert len(str(result.details)) < 1000
+
+
 def test_loop_types_take_tools_away() -> None:
     """A tool that the loop type does not have is DISABLED, with what there is."""
     result = answer("run_command", {"command": "true"}, loop_type="plan")
@@ -144,6 +152,15 @@ def test_all_argument_faults_come_at_once() -> None:
     result = answer("edit_file", {"path": 1, "old_string": "a", "new_string": "b", "all": True})
     assert result.details is not None
     assert {fault["field"] for fault in result.details["faults"]} == {"path", "all"}
+
+
+def test_of_many_argument_faults_ten_are_told() -> None:
+    """The first ones, what is missing before what is not known; of the others how many."""
+    result = answer("read_file", {f"x{number}": 1 for number in range(100_000)})
+    assert result.details is not None
+    fields = [fault["field"] for fault in result.details["faults"]]
+    assert fields == ["path", *(f"x{number}" for number in range(9))]
+    assert str(result.content).endswith("; and 99991 more.")
 
 
 @pytest.mark.parametrize(

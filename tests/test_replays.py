@@ -55,8 +55,10 @@ UNUSED = {
         *("git_status", "git_diff", "git_log", "git_commit", "git_push"),
         # The recording's loop reaches nothing outside, and has no keys.
         *("web_fetch", "web_search"),
+        # The recording's box has no language server.
+        "lsp",
     },
-    "claude-code": {"Skill", "WebFetch", "WebSearch"},
+    "claude-code": {"Skill", "WebFetch", "WebSearch", "LSP"},
     "loom": {"web_search", "oracle"},
 }
 """Tools that stand for others of the session, or that such a loop does not have."""

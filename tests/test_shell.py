@@ -11,6 +11,7 @@ import signal
 import subprocess
 import termios
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -288,11 +289,7 @@ def test_a_closed_terminal_ends_the_shell(machine: Machine, loop: OpenLoop) -> N
             else:
                 screen.close()
             screen.process.wait(SECONDS)
-        for _ in range(100):
-            left = loop.arguments()
-            if "sleep 1111" not in left and "agent terminal" not in left:
-                break
-        assert "sleep 1111" not in left and "agent terminal" not in left
+        wait_until(lambda: not re.search("sleep 1111|agent terminal", loop.arguments()))
 
 
 def test_a_lost_box_is_said(machine: Machine, loop: OpenLoop) -> None:
@@ -360,10 +357,7 @@ def test_a_relay_that_is_stopped_from_inside_can_be_left(machine: Machine, loop:
         assert screen.wait() == 128 + signal.SIGHUP
         assert screen.is_as_before()
     assert loop.call(f"kill -CONT {relay}") == ""
-    for _ in range(100):
-        if "agent terminal" not in (left := loop.arguments()):
-            break
-    assert "agent terminal" not in left
+    wait_until(lambda: "agent terminal" not in loop.arguments())
 
 
 def test_a_shell_that_takes_nothing_more_can_be_left(machine: Machine, loop: OpenLoop) -> None:
@@ -441,10 +435,11 @@ def test_a_shell_in_the_background_waits_to_be_brought_to_the_front(
         screen.expect("me> ")
         screen.type(" ".join([*COMMAND, "shell", loop.exec_id, "&\r"]))
         screen.expect("shell in the box", SECONDS)
-        for _ in range(100):
+        until = time.monotonic() + SECONDS
+        screen.type("jobs; echo seen-$((1+1))\r")
+        while "Stopped" not in screen.expect("seen-2"):
+            assert time.monotonic() < until
             screen.type("jobs; echo seen-$((1+1))\r")
-            if "Stopped" in screen.expect("seen-2"):
-                break
         assert screen.is_as_before()
         screen.type("fg\r")
         screen.expect(PROMPT)

@@ -196,9 +196,9 @@ def test_looking_costs_next_to_nothing() -> None:
         text = line * (100_000 // len(line))
         took = []
         for _ in range(5):
-            began = time.perf_counter()
+            began = time.thread_time()
             assert hidden(text) == {}
-            took.append(time.perf_counter() - began)
+            took.append(time.thread_time() - began)
         assert min(took) < 0.02
 
 

@@ -103,6 +103,26 @@ SEED: dict[str, tuple[dict[str, dict[str, Any]], list[str]]] = {
         },
         ["pattern"],
     ),
+    "lsp": (
+        {
+            "operation": {
+                "type": "string",
+                "enum": [
+                    "goto_definition",
+                    "hover",
+                    "find_references",
+                    "diagnostics",
+                    "document_symbols",
+                    "rename_preview",
+                ],
+            },
+            "path": PATH,
+            "line": {"type": "integer", "minimum": 1},
+            "column": {"type": "integer", "minimum": 1},
+            "new_name": {"type": "string", "minLength": 1},
+        },
+        ["operation", "path"],
+    ),
     "run_command": (
         {
             "command": text("Shell command to execute"),

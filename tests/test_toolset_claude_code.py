@@ -74,7 +74,7 @@ def surroundings(**more: Any) -> Surroundings:
 
 
 def test_every_tool_of_the_seed_is_there() -> None:
-    """Names are the seed's; five of them have no schema there. LSP comes later."""
+    """Names are the seed's; five of them have no schema there."""
     assert SEED.keys() <= TOOLS.keys()
     without = {"AskUserQuestion", "NotebookEdit", "Skill", "WebFetch", "WebSearch"}
     assert TOOLS.keys() - SEED.keys() == without

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,7 @@ import typer
 from rich.table import Table
 
 from executor.catalog import PACKAGED, Catalog, LaneEntry, ToolEntry
+from executor.catalog_servers import LanguageEntry, McpEntry
 from executor.egress.options import faults as faults_of_egress
 from executor.errors import ConfigError
 from executor.frontends.options import Config
@@ -28,6 +30,8 @@ app = typer.Typer(
     help="The tools, lanes and defaults of loops, as your file changes them.", no_args_is_help=True
 )
 
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+"""Keys that TOML has without quotes."""
 
 File = Annotated[
     Path | None, typer.Argument(help="The configuration, as --config.", show_default=False)
@@ -121,7 +125,7 @@ class _Change:
     """One value of a user's file.
 
     Attributes:
-        key: with dots between tables.
+        key: as TOML has it, with dots between tables.
         value: of the file.
         packaged: what it takes the place of; None = nothing.
     """
@@ -142,10 +146,11 @@ def _changes(file: Path) -> Iterator[_Change]:
 def _leaves(text: str) -> Iterator[tuple[str, Any]]:
     def below(table: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
         for name, value in table.items():
+            key = path + (name if _BARE.fullmatch(name) else json.dumps(name, ensure_ascii=False))
             if isinstance(value, Mapping):
-                yield from below(value, f"{path}{name}.")
+                yield from below(value, f"{key}.")
             else:
-                yield path + name, value
+                yield key, value
 
     return below(tomllib.loads(text), "")
 
@@ -183,6 +188,8 @@ def _as_data(file: Path | None, catalog: Catalog, changes: list[_Change]) -> dic
         "egress": {**asdict(spec.egress), "ca_file": _text(spec.egress.ca_file)},
         "web_search": asdict(catalog.web_search),
         "oracle": asdict(catalog.oracle),
+        "mcp": {name: asdict(server) for name, server in catalog.mcp.items()},
+        "languages": {name: asdict(language) for name, language in catalog.languages.items()},
         "permissions": asdict(catalog.permissions),
         "prompts": {name: list(rules) for name, rules in catalog.prompts.items()},
         "hooks": [asdict(hook) for hook in catalog.hooks],
@@ -205,6 +212,11 @@ def _show(file: Path | None, catalog: Catalog, changes: list[_Change]) -> None:
     show("")
     show(_lanes_table(_lanes(catalog)))
     show("")
+    show(_languages_table(catalog.languages))
+    show("")
+    if catalog.mcp:
+        show(_mcp_table(catalog.mcp))
+        show("")
     if not changes:
         show("all of it is packaged")
         return
@@ -248,6 +260,34 @@ def _lanes_table(lanes: Mapping[str, Mapping[str, Any]]) -> Table:
     for name, lane in lanes.items():
         cells = ("" if lane[column] is None else str(lane[column]) for column in columns)
         table.add_row(name, _network_in_words(lane), *map(one_line, cells))
+    return table
+
+
+def _languages_table(languages: Mapping[str, LanguageEntry]) -> Table:
+    table = Table(box=None)
+    for column in ("language", "files", "servers", ""):
+        table.add_column(column)
+    for name, language in languages.items():
+        table.add_row(
+            name,
+            one_line(" ".join(language.extensions)),
+            one_line(", ".join(words[0] for words in language.commands)),
+            "" if language.enabled else "off",
+        )
+    return table
+
+
+def _mcp_table(servers: Mapping[str, McpEntry]) -> Table:
+    table = Table(box=None)
+    for column in ("mcp server", "where", "what", ""):
+        table.add_column(column)
+    for name, server in servers.items():
+        is_box = server.where == "box"
+        where = (
+            "at its URL" if server.url else f"box of {server.lane}" if is_box else "this machine"
+        )
+        what = server.url or " ".join(server.command)
+        table.add_row(name, where, one_line(what, 200), "" if server.enabled else "off")
     return table
 
 

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import itertools
 import json
 import os
 import stat
 import sys
-import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Sequence,
+)
 from dataclasses import replace
 from io import FileIO
 from pathlib import Path
@@ -22,7 +30,7 @@ from rich.table import Table
 from executor.catalog import Catalog
 from executor.controller import Controller
 from executor.errors import ConfigError
-from executor.frontends import catalogs, diagnosis, history, notices, shell
+from executor.frontends import catalogs, diagnosis, history, notices, reading, shell
 from executor.frontends.asking import terminal
 from executor.frontends.lines import Item, Iteration, Lines
 from executor.frontends.options import (
@@ -43,6 +51,8 @@ from executor.frontends.options import (
     Env,
     ExecId,
     GitSharing,
+    Http,
+    HttpTerms,
     IdleSeconds,
     Image,
     Landing,
@@ -57,17 +67,20 @@ from executor.frontends.options import (
     Runtime,
     Seccomp,
     SecretAt,
+    SessionIdle,
+    Sessions,
     Setup,
     SetupEgress,
     Skills,
     TextOnly,
+    TokenFile,
     Toolset,
     Uid,
     Worktree,
     WorktreeOrHere,
     WorktreeSkills,
-    environment_of,
-    reach_of,
+    http_terms,
+    loop_options,
 )
 from executor.frontends.rendering import raw_content, render_content, render_tool_result
 from executor.frontends.running import (
@@ -103,12 +116,11 @@ from executor.text import one_line, visible
 from executor.tool import Tool
 
 if TYPE_CHECKING:
-    from executor.git.report import Report
+    import mcp_types as types
 
-MAX_LINE = 64 << 20
-"""Bytes. A longer call line is refused, not held."""
-LINES_AHEAD = 16
-"""Call lines that are read before they are needed."""
+    from executor.frontends.mcp_loops import Keep
+    from executor.frontends.mcp_server import LoopServer
+    from executor.git.report import Report
 
 app = typer.Typer(
     name="executor",
@@ -201,38 +213,10 @@ def run(
     had.
     """
 
+    given = locals()
+
     def spec(catalog: Catalog) -> LoopSpec:
-        return catalog.loop_spec(
-            worktree,
-            toolset=toolset,
-            loop_type=loop_type,
-            mode=mode,
-            allow=tuple(allow or ()),
-            ask=tuple(ask or ()),
-            deny=tuple(deny or ()),
-            image=image,
-            runtime=runtime,
-            memory=memory,
-            cpus=cpus,
-            pids=pids,
-            call_timeout=call_timeout,
-            max_seconds=max_seconds,
-            environment=environment_of(env),
-            exec_id=exec_id,
-            uid=uid,
-            add_dirs=tuple(add_dir) if add_dir else None,
-            skills=tuple(skills) if skills else None,
-            worktree_skills=worktree_skills,
-            text_only=text_only,
-            seccomp=seccomp,
-            quota=quota,
-            disk_bytes=disk,
-            idle_seconds=idle_seconds,
-            repo=repo,
-            branch=branch,
-            git={"sharing": git, "commit": commit, "landing": landing},
-            **reach_of(egress, setup_egress, egress_private, ca_file, setup, cache, secret),
-        )
+        return catalog.loop_spec(worktree, **loop_options(given))
 
     finish(lambda: _run(spec, config, calls, model, report))
 
@@ -371,49 +355,16 @@ def _reach(spec: LoopSpec, catalog: Catalog) -> str:
 
 
 async def _lines(source: int) -> AsyncIterator[bytes]:
-    """The lines of a descriptor, read beside the loop so that signals are heard.
+    """The call lines.
 
-    The thread is a daemon and reads the bare descriptor: at the end of the process it may
-    wait for input that never comes, or for room that nobody makes any more.
+    Raises:
+        ConfigError: they can't be read.
     """
-    loop = asyncio.get_running_loop()
-    queue: asyncio.Queue[bytes | OSError | None] = asyncio.Queue()
-    room = threading.Semaphore(LINES_AHEAD)
-
-    def put(item: bytes | OSError | None) -> None:
-        room.acquire()
-        loop.call_soon_threadsafe(queue.put_nowait, item)
-
-    def read() -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the run is over
-            try:
-                for line in _split(source):
-                    put(line)
-                put(None)
-            except OSError as error:
-                put(error)
-
-    threading.Thread(target=read, name="calls", daemon=True).start()
-    while (item := await queue.get()) is not None:
-        room.release()
-        if isinstance(item, OSError):
-            raise _unreadable(str(item.strerror)) from item
-        yield item
-
-
-def _split(source: int) -> Any:
-    buffer = bytearray()
-    while data := os.read(source, 1 << 16):
-        buffer += data
-        if b"\n" not in data:
-            # A line without end is cut: it is no JSON then and gets its error.
-            del buffer[MAX_LINE:]
-            continue
-        *whole, rest = bytes(buffer).split(b"\n")
-        buffer = bytearray(rest)
-        yield from whole
-    if buffer:
-        yield bytes(buffer)
+    try:
+        async for line in reading.lines(source):
+            yield line
+    except OSError as error:
+        raise _unreadable(str(error.strerror)) from error
 
 
 async def _answer(loop: Loop, items: Sequence[Item]) -> None:
@@ -499,31 +450,11 @@ def call(
     What a terminal would obey or not show is printed as an escape like \\x1b or \\u202e.
     """
 
+    given = locals()
+
     def spec(catalog: Catalog) -> LoopSpec:
         return catalog.loop_spec(
-            "." if worktree is None and repo is None else worktree or "",
-            toolset=toolset,
-            mode=mode,
-            allow=tuple(allow or ()),
-            ask=tuple(ask or ()),
-            deny=tuple(deny or ()),
-            image=image,
-            runtime=runtime,
-            memory=memory,
-            cpus=cpus,
-            pids=pids,
-            environment=environment_of(env),
-            uid=uid,
-            add_dirs=tuple(add_dir) if add_dir else None,
-            skills=tuple(skills) if skills else None,
-            worktree_skills=worktree_skills,
-            seccomp=seccomp,
-            quota=quota,
-            disk_bytes=disk,
-            repo=repo,
-            branch=branch,
-            git={"sharing": git, "commit": commit, "landing": landing},
-            **reach_of(egress, setup_egress, egress_private, ca_file, setup, cache, secret),
+            "." if worktree is None and repo is None else worktree or "", **loop_options(given)
         )
 
     finish(lambda: _call(spec, config, tool, arguments, raw))
@@ -582,6 +513,178 @@ async def _read_first(loop: Loop, name: str, given: dict[str, Any]) -> None:
             return
 
 
+# ─── mcp ────────────────────────────────────────────────────────────────────────────
+
+
+@app.command()
+def mcp(
+    worktree: WorktreeOrHere = None,
+    toolset: Toolset = None,
+    loop_type: LoopType = None,
+    mode: ModeName = None,
+    allow: Allow = None,
+    ask: Ask = None,
+    deny: Deny = None,
+    image: Image = None,
+    runtime: Runtime = None,
+    config: Config = None,
+    memory: Memory = None,
+    cpus: Cpus = None,
+    pids: Pids = None,
+    call_timeout: CallTimeout = None,
+    max_seconds: MaxSeconds = None,
+    env: Env = None,
+    exec_id: ExecId = None,
+    uid: Uid = None,
+    add_dir: AddDir = None,
+    skills: Skills = None,
+    worktree_skills: WorktreeSkills = None,
+    text_only: TextOnly = None,
+    model: Model = None,
+    seccomp: Seccomp = None,
+    quota: Quota = None,
+    disk: Disk = None,
+    idle_seconds: IdleSeconds = None,
+    repo: Repo = None,
+    branch: Branch = None,
+    git: GitSharing = None,
+    commit: Commit = None,
+    landing: Landing = None,
+    egress: Egress = None,
+    setup_egress: SetupEgress = None,
+    egress_private: EgressPrivate = None,
+    ca_file: CaFile = None,
+    setup: Setup = None,
+    cache: Cache = None,
+    secret: SecretAt = None,
+    structured: Annotated[
+        bool,
+        typer.Option(
+            "--structured/--no-structured",
+            help="Results as data beside the text; some clients show models both.",
+        ),
+    ] = True,
+    http: Http = None,
+    token_file: TokenFile = None,
+    sessions: Sessions = None,
+    session_idle: SessionIdle = None,
+) -> None:
+    """Serve a loop's tools to a client of the Model Context Protocol over stdin and stdout.
+
+    The loop lasts as long as the client's connection. All that is for people goes to stderr.
+    Exit code 0: the client has ended the connection; 2: bad usage or configuration; 3: no
+    sandbox could be had, which the client was told, too. With --http, clients that have the
+    token of --token-file come and go, each with a loop of its own, until a signal ends the
+    server.
+    """
+
+    given = locals()
+
+    def spec(catalog: Catalog) -> LoopSpec:
+        return catalog.loop_spec(
+            "." if worktree is None and repo is None else worktree or "", **loop_options(given)
+        )
+
+    def work() -> Coroutine[Any, Any, int]:
+        terms = http_terms(http, token_file, sessions, session_idle)
+        return _mcp(spec, config, model, terms, with_structured=structured)
+
+    finish(work)
+
+
+async def _mcp(
+    make: Callable[[Catalog], LoopSpec],
+    config: Path | None,
+    model: str | None,
+    http: HttpTerms | None,
+    *,
+    with_structured: bool,
+) -> int:
+    try:
+        from executor.frontends import mcp_loops, mcp_server, mcp_stdio
+    except ModuleNotFoundError as error:
+        raise _not_installed(error) from error
+    settings, catalog = settings_of(config)
+    settings = settings.with_model(model)
+    spec = _one_worktree(make(catalog))
+    require_outside(config or settings.config_file, spec)
+    if faults := [*spec.faults(), *catalog.faults(spec)]:
+        raise ConfigError(faults)
+    served = functools.partial(
+        mcp_server.LoopServer,
+        version=diagnosis.version(),
+        with_structured=with_structured,
+        foreseen=functools.partial(_foreseen, settings, catalog, spec),
+    )
+    kept = functools.partial(_kept_open, settings, catalog)
+    if http is not None:
+        return await _mcp_over_http(spec, kept, served, http)
+    with mcp_stdio.claimed_stdout() as wire:
+        async with mcp_loops.KeptLoop(functools.partial(kept, spec, Steps())) as loop:
+            async with mcp_stdio.messages(sys.stdin.fileno(), wire) as (incoming, outgoing):
+                await served(loop.opened).run(incoming, outgoing)
+    return OK
+
+
+async def _mcp_over_http(
+    spec: LoopSpec,
+    kept: Callable[..., Coroutine[Any, Any, None]],
+    served: Callable[[Callable[[], Awaitable[Loop]]], LoopServer],
+    terms: HttpTerms,
+) -> NoReturn:
+    try:
+        from executor.frontends import mcp_http, mcp_token
+    except ModuleNotFoundError as error:
+        raise _not_installed(error) from error
+    require_outside(terms.token_file, spec, "--token-file")
+    token = mcp_token.token_of(terms.token_file)
+    number = itertools.count(1)
+
+    def keeping() -> Keep:
+        own = spec
+        if spec.exec_id is not None:
+            own = spec.with_exec_id(f"{spec.exec_id[:58]}-{next(number)}")
+        return functools.partial(kept, own, Steps(has_bar=False))
+
+    await mcp_http.serve(terms, token, keeping, served)
+    raise AssertionError("only a signal ends it")
+
+
+async def _foreseen(settings: Settings, catalog: Catalog, spec: LoopSpec) -> list[types.Tool]:
+    """The tools of a loop, as far as they are known before it is open."""
+    from executor.frontends.mcp_contents import tools_of
+
+    async with _looked_at(settings, catalog, spec, is_open=False) as loop:
+        return tools_of(loop)
+
+
+def _not_installed(error: ModuleNotFoundError) -> ConfigError:
+    return ConfigError(f"mcp: {error.name} is not installed; pip install 'executor[mcp]'")
+
+
+async def _kept_open(
+    settings: Settings,
+    catalog: Catalog,
+    spec: LoopSpec,
+    steps: Steps,
+    opened: asyncio.Future[Loop],
+    end: asyncio.Event,
+) -> None:
+    """Open the loop beside the client's first messages, and keep it until its last one."""
+    try:
+        async with Controller(settings, catalog, progress=steps) as controller:
+            started = time.monotonic()
+            async with _opened(controller, spec) as loop:
+                steps.close()
+                seconds = time.monotonic() - started
+                _tell_opened(loop, catalog, seconds, settings.state_directory)
+                opened.set_result(loop)
+                await end.wait()
+            _tell_report(loop.report)
+    finally:
+        steps.close()
+
+
 # ─── tools ──────────────────────────────────────────────────────────────────────────
 
 
@@ -595,20 +698,36 @@ def tools(
     skills: Skills = None,
     config: Config = None,
     all: Annotated[bool, typer.Option("--all", help="Disabled ones too, with reasons.")] = False,
+    worktree: Annotated[
+        str | None,
+        typer.Option(
+            "--worktree",
+            help="Open a loop in this directory, and list what it has: those of MCP servers too.",
+            show_default=False,
+        ),
+    ] = None,
+    image: Image = None,
+    runtime: Runtime = None,
+    egress: Egress = None,
+    egress_private: EgressPrivate = None,
+    ca_file: CaFile = None,
 ) -> None:
     """Print the tools' definitions as JSON, as a model is given them."""
+    given = locals()
 
     async def work() -> int:
         settings, catalog = settings_of(config)
-        given = tuple(skills) if skills else None
-        spec = catalog.loop_spec(".", toolset=toolset, loop_type=loop_type, skills=given)
+        spec = catalog.loop_spec(worktree or ".", **loop_options(given))
         faults = catalog.faults(spec)
         if format not in _FORMATS:
             faults.append(f"--format: there is no {format!r}; known: {', '.join(_FORMATS)}")
         if faults:
             raise ConfigError(faults)
-        controller = Controller(settings, catalog, opener=_never)
-        async with controller, controller.outlined(spec) as loop:
+        _tell_of_unasked(catalog, is_asked=worktree is not None)
+        if worktree is not None:
+            spec = _one_worktree(spec)
+            require_outside(config or settings.config_file, spec)
+        async with _looked_at(settings, catalog, spec, is_open=worktree is not None) as loop:
             reasons = loop.disabled()
             shown = [tool for tool in loop.registry.all() if all or tool.name not in reasons]
             definitions = [
@@ -624,6 +743,36 @@ def tools(
         return OK
 
     finish(work)
+
+
+def _tell_of_unasked(catalog: Catalog, is_asked: bool) -> None:
+    names = [name for name, entry in catalog.mcp.items() if entry.enabled]
+    if names and not is_asked:
+        say(
+            f"the MCP servers {', '.join(names)} are not asked for their tools here: they run "
+            "in a loop; give --worktree DIR to open one"
+        )
+
+
+@contextlib.asynccontextmanager
+async def _looked_at(
+    settings: Settings, catalog: Catalog, spec: LoopSpec, is_open: bool
+) -> AsyncIterator[Loop]:
+    """A loop to look at: open, with the tools of MCP servers, or an outline of it."""
+    if not is_open:
+        controller = Controller(settings, catalog, opener=_never)
+        async with controller, controller.outlined(spec) as loop:
+            yield loop
+        return
+    steps = Steps()
+    try:
+        async with Controller(settings, catalog, progress=steps) as controller:
+            async with _opened(controller, spec) as loop:
+                steps.close()
+                notices.tell(loop.capabilities, settings.state_directory)
+                yield loop
+    finally:
+        steps.close()
 
 
 def _never(spec: LoopSpec) -> NoReturn:

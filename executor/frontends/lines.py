@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
 from executor.errors import Code
+from executor.frontends.reading import MAX_LINE
 from executor.model import Call, Result
 
 
@@ -20,6 +21,10 @@ Item: TypeAlias = Call | Result | Iteration
 """A call, the result that stands in for something that is none, or an event."""
 
 _CALL_KEYS = frozenset({"id", "name", "input", "type"})
+_TOO_LONG = (
+    f"the line is longer than {MAX_LINE >> 20} MiB and was not read; give its calls a line each, "
+    "or less in one call"
+)
 
 
 class Lines:
@@ -33,11 +38,13 @@ class Lines:
         """The items of one line: a call, an array of calls, a message, or an event.
 
         Args:
-            line: as read, with or without its end.
+            line: as `reading.lines` has it, with or without its end.
         """
         self._number += 1
         if not line.strip():
             return []
+        if len(line) > MAX_LINE:
+            return [self._refused(None, None, _TOO_LONG)]
         try:
             value = json.loads(line.decode("utf-8-sig"), parse_constant=_refuse_constant)
         except UnicodeDecodeError:

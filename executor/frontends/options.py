@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -201,6 +203,111 @@ SecretAt = Annotated[
         help="NAME@HOST: this environment variable's value, for that host alone; may be repeated.",
     ),
 ]
+Http = Annotated[
+    int | None,
+    typer.Option(
+        "--http",
+        min=0,
+        max=65535,
+        metavar="PORT",
+        help="Serve over HTTP on this port of 127.0.0.1 instead, 0 = any: a loop for each client.",
+        show_default=False,
+    ),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        help="File with the token that clients over HTTP show; made where there is none.",
+    ),
+]
+Sessions = Annotated[
+    int | None,
+    typer.Option("--sessions", min=1, help="Clients over HTTP at a time; 4 by default."),
+]
+SessionIdle = Annotated[
+    float | None,
+    typer.Option(
+        "--session-idle",
+        help="Seconds without any request after which a client has gone; 1800 by default.",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class HttpTerms:
+    """How the server is reached.
+
+    Attributes:
+        port: of the loopback; 0 = any free one.
+        token_file: has the token; made where there is none.
+        sessions: at a time.
+        idle: seconds without any request after which a session is ended.
+    """
+
+    port: int
+    token_file: Path
+    sessions: int = 4
+    idle: float = 1800.0
+
+
+def http_terms(
+    port: int | None, token_file: Path | None, sessions: int | None, idle: float | None
+) -> HttpTerms | None:
+    """What the options say of a server over HTTP; None = there is none.
+
+    Raises:
+        ConfigError: one is missing, or is no number that can be meant.
+    """
+    if port is None:
+        if (token_file, sessions, idle) == (None, None, None):
+            return None
+        raise ConfigError(
+            "--token-file, --sessions, --session-idle: only with --http PORT; give that, too"
+        )
+    if token_file is None:
+        raise ConfigError(
+            "--http: who may use the server is said by a token; give --token-file FILE, which is "
+            "made where there is none"
+        )
+    terms = HttpTerms(port, token_file)
+    idle = terms.idle if idle is None else idle
+    if not (math.isfinite(idle) and idle > 0):
+        raise ConfigError("--session-idle: give a number of seconds above 0")
+    return replace(terms, sessions=sessions or terms.sessions, idle=idle)
+
+
+_AS_GIVEN = (
+    *("toolset", "loop_type", "mode", "image", "runtime", "memory", "cpus", "pids"),
+    *("call_timeout", "max_seconds", "exec_id", "uid", "worktree_skills", "text_only"),
+    *("seccomp", "quota", "idle_seconds", "repo", "branch"),
+)
+_REACH = (*("egress", "setup_egress", "egress_private", "ca_file", "setup", "cache", "secret"),)
+
+
+def loop_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a command's options say of its loop, for `Catalog.loop_spec`.
+
+    Args:
+        given: the command's parameters, by name; it need not have all that there are.
+
+    Raises:
+        ConfigError: one is not of its form, or the environment lacks a secret.
+    """
+    return {
+        **{name: given.get(name) for name in _AS_GIVEN},
+        **{name: tuple(given.get(name) or ()) for name in ("allow", "ask", "deny")},
+        "environment": environment_of(given.get("env")),
+        "add_dirs": tuple(given.get("add_dir") or ()) or None,
+        "skills": tuple(given.get("skills") or ()) or None,
+        "disk_bytes": given.get("disk"),
+        "git": {
+            "sharing": given.get("git"),
+            "commit": given.get("commit"),
+            "landing": given.get("landing"),
+        },
+        **reach_of(*(given.get(name) for name in _REACH)),
+    }
 
 
 def reach_of(

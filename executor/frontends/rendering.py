@@ -50,6 +50,12 @@ def _shown(block: Block) -> str:
 
 
 def _subject(call: Call) -> str:
+    operation = call.input.get("operation")
+    said = one_line(operation, MAX_SUBJECT) if isinstance(operation, str) else ""
+    return f"{said} {_thing(call)}".strip()
+
+
+def _thing(call: Call) -> str:
     for name in (
         "path",
         "file_path",

@@ -56,6 +56,11 @@ def say(text: str) -> None:
         err.print("executor: " + visible(text).replace("\n", "\n    "))
 
 
+_OF_STRANGERS = ("client", "mcp.client")
+"""Loggers that tell, trace and all, of each fault in what an MCP server sends, which can be any
+number. What of it matters to a call is in its result."""
+
+
 class _OneLine(logging.Formatter):
     """A record is one line: what it tells of can't pass itself off as another record."""
 
@@ -68,6 +73,8 @@ def log_to_stderr() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(_OneLine("executor: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    for name in _OF_STRANGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     # What the interpreter prints by itself it prints as it is.
     logging.raiseExceptions = False
     logging.captureWarnings(True)
@@ -223,16 +230,21 @@ def require_outside(file: Path | None, spec: LoopSpec, option: str = "config") -
 
 
 class Steps:
-    """Shows what takes long while a box is opened; nothing where it is quick."""
+    """Shows what takes long while a box is opened; nothing where it is quick.
 
-    def __init__(self) -> None:
+    Args:
+        has_bar: as a bar, on a terminal; else in lines, for boxes that are opened beside others.
+    """
+
+    def __init__(self, *, has_bar: bool = True) -> None:
+        self._has_bar = has_bar and err.is_terminal
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             TimeElapsedColumn(),
             console=err,
             transient=True,
-            disable=not err.is_terminal,
+            disable=not self._has_bar,
         )
         self._task: TaskID | None = None
         self._step = ""
@@ -243,7 +255,7 @@ class Steps:
             self._task = self._progress.add_task(step, total=total)
         if step != self._step:
             self._step = step
-            if not err.is_terminal:
+            if not self._has_bar:
                 say(one_line(step))
         self._progress.update(
             self._task, description=one_line(step), total=total, completed=done or 0

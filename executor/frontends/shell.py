@@ -43,8 +43,7 @@ from executor.frontends.options import (
     Setup,
     SetupEgress,
     Uid,
-    environment_of,
-    reach_of,
+    loop_options,
 )
 from executor.frontends.passing import Passing
 from executor.frontends.running import (
@@ -129,27 +128,12 @@ def shell(
     that answers no more. Without a terminal on stdin the shell reads commands from it. Exit
     code: the shell's; 2: bad usage or configuration; 3: no box, or it was lost.
     """
+    given = locals()
     if (name is None) == (worktree is None):
         finish(_misused)
 
     def spec(catalog: Catalog) -> LoopSpec:
-        made = catalog.loop_spec(
-            worktree or "",
-            image=image,
-            runtime=runtime,
-            memory=memory,
-            cpus=cpus,
-            pids=pids,
-            max_seconds=max_seconds,
-            environment=environment_of(env),
-            exec_id=exec_id,
-            uid=uid,
-            add_dirs=tuple(add_dir) if add_dir else None,
-            seccomp=seccomp,
-            quota=quota,
-            disk_bytes=disk,
-            **reach_of(egress, setup_egress, egress_private, ca_file, setup, cache, secret),
-        )
+        made = catalog.loop_spec(worktree or "", **loop_options(given))
         return replace(made, limits=replace(made.limits, idle_seconds=None))
 
     async def work() -> int:
