@@ -161,6 +161,7 @@ class _LanguageTable(_Table):
     following: list[str] | None = None
     searched: dict[str, _Count] | None = None
     indexed_by: dict[str, str] | None = None
+    over_once_logged: dict[str, Annotated[str, Field(min_length=1)]] | None = None
     start_timeout_ms: _Count | None = None
     enabled: bool | None = None
 

@@ -92,6 +92,12 @@ class _Work:
 class LanguageServer:
     """A server that has been started. Made by `started`.
 
+    Args:
+        program: as its command names it.
+        served: it, running.
+        entry: its language, as the catalog has it.
+        secrets: that are masked in all that it says; None = there are none.
+
     Attributes:
         name: of its program.
         encoding: in which it counts characters.
@@ -101,12 +107,13 @@ class LanguageServer:
     """
 
     def __init__(
-        self, name: str, served: Served, entry: LanguageEntry, secrets: Secrets | None = None
+        self, program: str, served: Served, entry: LanguageEntry, secrets: Secrets | None = None
     ) -> None:
-        self.name = name
+        self.name = visible(program.rpartition("/")[2])
         self.encoding: Encoding = "utf-16"
         self.watched: set[str] = set()
         self._entry = entry
+        self._over_once_logged = entry.over_once_logged.get(program)
         self._served = served
         self._capabilities: Mapping[str, Any] = {}
         self._works: dict[str | int, _Work] = {}
@@ -273,7 +280,12 @@ class LanguageServer:
             case "window/logMessage" | "window/showMessage":
                 message = params.get("message")
                 if isinstance(message, str):
-                    log.debug("%s: %s", self.name, one_line(message))
+                    self._hear_log(message)
+
+    def _hear_log(self, message: str) -> None:
+        log.debug("%s: %s", self.name, one_line(message))
+        if self._over_once_logged is not None and self._over_once_logged in message:
+            self._peer.fault = f"it logged that it can work no more: {one_line(message)}"
 
     def _hear_progress(self, params: Mapping[str, Any]) -> None:
         token, value = params.get("token"), params.get("value")
@@ -456,9 +468,8 @@ async def started(
         ToolError: EXECUTION_ERROR, it did not start, or not in time; what `Serve` raises.
         SandboxError: there is no box to start it in.
     """
-    name = visible(words[0].rpartition("/")[2])
     served = await serve(Program(tuple(words), entry.environment))
-    server = LanguageServer(name, served, entry, secrets)
+    server = LanguageServer(words[0], served, entry, secrets)
     seconds = entry.start_timeout_ms / 1000
     try:
         async with asyncio.timeout(seconds):
@@ -470,7 +481,7 @@ async def started(
         elif isinstance(error, Refused):
             cause = f"it refused: {error.message}."
         said = await server.end()
-        text = f"The language server {name} could not be started: {cause}{said}"
+        text = f"The language server {server.name} could not be started: {cause}{said}"
         raise ToolError(Code.EXECUTION_ERROR, text) from error
     except BaseException:
         with contextlib.suppress(SandboxError):

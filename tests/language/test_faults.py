@@ -218,6 +218,17 @@ def test_one_that_dies_and_leaves_its_output_to_another(opened: Opened) -> None:
     assert len(stubs.noted("starts")) == 3
 
 
+def test_one_that_goes_on_without_what_does_its_work(opened: Opened) -> None:
+    """That there is nothing is no answer once it has logged so; it is started again."""
+    logged = {"over_once_logged": {"python3": "[worker] gone"}}
+    stubs = opened("goes_on_without_its_worker", **logged)
+    text = stubs.refused(Code.EXECUTION_ERROR)
+    assert "it logged that it can work no more: [worker] gone: 2" in text
+    assert stubs.lines() == [1]
+    assert len(stubs.noted("starts")) == 3
+    assert stubs.servers() == 1
+
+
 def test_one_that_hangs_is_ended_and_the_next_call_has_a_new_one(opened: Opened) -> None:
     """The call ends in its time with the server's last words."""
     stubs = opened("hang_once")

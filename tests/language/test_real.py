@@ -326,6 +326,15 @@ def test_a_report_in_parts_is_taken_whole(servers_image: str, tmp_path: Path) ->
         assert [line for line, _ in desk.errors()] == [2001]
 
 
+def test_the_compiler_behind_a_server_is_killed(servers_image: str, tmp_path: Path) -> None:
+    """As for memory, for example: the server lives on and knows nothing, and is started again."""
+    with open_desk(servers_image, tmp_path, TYPESCRIPT) as desk:
+        for _ in range(2):
+            assert desk.places("goto_definition", TYPESCRIPT.use) == [TYPESCRIPT.definition]
+            desk.run("pkill -KILL -f '[t]sserver.js'")
+        assert len(desk.errors()) == 0
+
+
 @pytest.mark.parametrize("project", [TYPESCRIPT, PYRIGHT], ids=lambda project: project.server)
 def test_errors_and_their_mending_in_several_files(
     servers_image: str, tmp_path: Path, project: Project

@@ -106,6 +106,15 @@ def crash_once(asked: Message) -> None:
     answer(asked, place(asked))
 
 
+def goes_on_without_its_worker(asked: Message) -> None:
+    """Twice, and then it has one."""
+    if not starts() % 3:
+        answer(asked, place(asked))
+        return
+    send(method="window/logMessage", params={"type": 1, "message": f"[worker] gone: {starts()}"})
+    answer(asked, None)
+
+
 def hang_once(asked: Message) -> None:
     if starts() == 1:
         say("I think")
