@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 from executor.foreign.bounds import MAX_LINE, MAX_PARTS, TooMuch, require_few_parts
 
-SOONEST, LATEST = 1000, 60_000
+SOONEST, LATEST = 100, 60_000
 """Milliseconds between which a server may say when it is asked again."""
 # A carriage return at the end may be half of a line's end.
 _END = re.compile(rb"\r\n|\n|\r(?=.)", re.DOTALL)

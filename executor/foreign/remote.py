@@ -44,6 +44,9 @@ MAX_OPENED = 20
 MAX_REOPENED = 600
 """Times that an answer is asked for again while it may come. The SDK reads each rest inside of
 the one before, and Python has an end of that."""
+AS_SOON_AS_SAID = 20
+"""Times of these that it is asked for when the server says; the others are spread over the time
+that the answer may take."""
 
 
 @asynccontextmanager
@@ -111,6 +114,7 @@ class _Asked:
         self._seconds = seconds
         self._until = anyio.current_time() + seconds
         self._scope: anyio.CancelScope | None = None
+        self._reopened = 0
 
     def give_up(self, why: str) -> None:
         """Nobody waits for it any more."""
@@ -126,6 +130,18 @@ class _Asked:
         """
         if self._why:
             raise Broken(self._why)
+
+    async def wait_to_reopen(self) -> None:
+        """Wait as long as the rest of the answer is not to be asked for yet.
+
+        Raises:
+            Broken: nobody waits for it any more.
+        """
+        self._reopened += 1
+        if self._reopened > AS_SOON_AS_SAID:
+            between = self._seconds / (MAX_REOPENED - AS_SOON_AS_SAID)
+            # The SDK has waited so long at least, see `events`.
+            await self.wait(anyio.sleep(max(0.0, between - SOONEST / 1000)))
 
     async def wait(self, coming: Awaitable[T]) -> T:
         """What comes.
@@ -165,8 +181,6 @@ class _Adapter(httpx2.AsyncBaseTransport):
         self._ends = ends
         self._measure = measure
         self._seconds = seconds + MARGIN
-        # The SDK waits a second at least, see `events`.
-        self._pause = max(0.0, self._seconds / MAX_REOPENED - SOONEST / 1000)
         # Each lives as long as the task that reads its answer.
         self._asked: WeakValueDictionary[Any, _Asked] = WeakValueDictionary()
         self._opened: deque[float] = deque(maxlen=MAX_OPENED)
@@ -185,7 +199,7 @@ class _Adapter(httpx2.AsyncBaseTransport):
             asked.check()
             if given.method == "GET":
                 if asked.number is not None:
-                    await asked.wait(anyio.sleep(self._pause))
+                    await asked.wait_to_reopen()
                 elif not self._may_open():
                     return httpx2.Response(httpx2.codes.METHOD_NOT_ALLOWED)
                 else:  # it may have nothing to say for long
