@@ -208,8 +208,8 @@ async def take_over(exec_id: str | None, *, advance: bool, collect: Collect | No
         known = {**record.landed, **landed.refs}
         entry.save(replace(record, landed=known, imported=is_whole))
         _tell_landed(record, landed)
-        if exec_id is None:
-            _tell_others(entry, entries)
+        if exec_id != entry.name:
+            _tell_others(entry, entries, exec_id)
         if is_whole and record.state is State.KEPT:
             await asyncio.to_thread(entry.remove)
     return FAILED if landed.conflict else OK
@@ -229,15 +229,22 @@ def _tell_landed(record: Record, landed: Landed) -> None:
         say(landed.conflict)
 
 
-def _tell_others(taken: Entry, entries: Sequence[Entry]) -> None:
-    """The newest was taken for meant: what else is kept of the repository is not forgotten."""
-    origin = taken.record.common_directory
+def _tell_others(taken: Entry, entries: Sequence[Entry], exec_id: str | None) -> None:
+    """The newest was taken for meant: what else is kept of the repository is not forgotten.
+
+    Args:
+        taken: which one it was.
+        entries: all.
+        exec_id: the name that was given; None = none, and others are meant by any.
+    """
+    record = taken.record
     names = [
-        one.record.exec_id
+        one.name if one.record.exec_id == record.exec_id else one.record.exec_id
         for one in entries
-        if one.record.common_directory == origin
+        if one.record.common_directory == record.common_directory
         and one.record.state is not State.OPEN
         and one.name != taken.name
+        and exec_id in (None, one.record.exec_id)
     ]
     if names:
         say(f"older loops are kept of this repository, too: {', '.join(names)}")
@@ -433,21 +440,19 @@ def _choose(entries: Sequence[Entry], exec_id: str | None, *, is_for_good: bool 
         ConfigError: there is none, or several might be; says which.
     """
     if exec_id is not None:
-        found = [one for one in entries if exec_id in (one.record.exec_id, one.name)]
-        if not found:
+        named = [one for one in entries if exec_id in (one.record.exec_id, one.name)]
+        if not named:
             raise ConfigError(
                 f"nothing is kept of a loop {one_line(exec_id, 100)!r}; `executor git list` shows "
                 "what is"
             )
     else:
-        over = [one for one in entries if one.record.state is not State.OPEN]
-        here = _repositories(Path.cwd())
-        found = [one for one in over if here & {Path(one.record.common_directory)}] or over
-        is_here = found is not over
-        if not found:
+        named = [one for one in entries if one.record.state is not State.OPEN]
+        if not named:
             raise ConfigError("nothing is kept of any loop that is over")
-        is_for_good = is_for_good or not is_here
-    if len(found) > 1 and is_for_good:
+    here = _repositories(Path.cwd())
+    found = [one for one in named if Path(one.record.common_directory) in here] or named
+    if len(found) > 1 and (is_for_good or _is_vague(found, exec_id, here)):
         names = "\n".join(
             f"{one.name} ({_age(record.created)} old, {record.worktree or record.git_directory})"
             for one in found
@@ -455,6 +460,18 @@ def _choose(entries: Sequence[Entry], exec_id: str | None, *, is_for_good: bool 
         )
         raise ConfigError(f"several loops may be meant; name one of them:\n{names}")
     return found[0]
+
+
+def _is_vague(found: Sequence[Entry], exec_id: str | None, here: set[Path]) -> bool:
+    """The newest of these is not what is likely meant.
+
+    Args:
+        found: of whom it is.
+        exec_id: the name that was given; None = none.
+        here: the repositories here.
+    """
+    origins = {Path(one.record.common_directory) for one in found}
+    return len(origins) > 1 or (exec_id is None and not origins & here)
 
 
 def _repositories(place: Path) -> set[Path]:

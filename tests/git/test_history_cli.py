@@ -165,6 +165,36 @@ def test_an_import_without_a_name_tells_what_else_is_kept(machine: Machine) -> N
     assert "older" not in machine.run("import", "one", "--refs-only").stderr
 
 
+def test_a_name_that_loops_of_several_repositories_have(machine: Machine, tmp_path: Path) -> None:
+    """The repository here is meant; elsewhere a loop's name does not say which, an entry's does."""
+    mine = machine.made("one", "mine")
+    other = Machine(tmp_path / "other")
+    other.state = machine.state
+    newer = other.made("one", "theirs")
+    assert "mine" in machine.run("log", "one").stdout
+    assert "theirs" in other.run("log", "one").stdout
+    for command in ("log", "import", "discard"):
+        told = machine.run(command, "one", place=tmp_path, code=2).stderr
+        assert "several loops may be meant" in told
+        assert mine.name in told and newer.name in told
+    assert "mine" in machine.run("log", mine.name, place=tmp_path).stdout
+    machine.run("import", "one")
+    assert log(machine.origin, "main")[0] == "mine"
+    assert log(other.origin, "main") == ["base"]
+    assert "theirs" in machine.run("log", "one", place=tmp_path).stdout
+
+
+def test_older_loops_of_the_same_name_are_told(machine: Machine) -> None:
+    """The newest is taken over; another one has a name that it is meant by."""
+    older = machine.made("one", "first")
+    machine.made("two", "another")
+    machine.made("one", "second")
+    told = machine.run("import", "one", "--refs-only").stderr
+    assert f"older loops are kept of this repository, too: {older.name}\n" in told
+    told = machine.run("import", older.name, "--refs-only", code=1).stderr
+    assert "another loop of the same name" in told and "older loops" not in told
+
+
 def test_what_a_loop_wrote_does_not_act(machine: Machine) -> None:
     """Control characters of messages, names and lines are shown, not obeyed."""
     loop = machine.loop()
