@@ -79,9 +79,12 @@ class LanguageEntry:
         indexed_by: programs of these commands that look for uses of a name only in files that they
             were asked about, without a word, where no file of this name is, which is one of
             project_files without a star; an answer says so.
+        ready_once_logged: programs of these commands that answer before they know all files, which
+            they do once they have logged one of these texts. A question waits for that, once and
+            no longer than some seconds.
         over_once_logged: programs of these commands that go on without the process that does their
-            work, and answer that there is nothing, once they have logged this text. They are
-            started again then.
+            work, and answer that there is nothing, once they have logged one of these texts. They
+            are started again then.
         start_timeout_ms: milliseconds until it has to have answered `initialize`.
         enabled: False takes it away.
     """
@@ -96,7 +99,8 @@ class LanguageEntry:
     following: tuple[str, ...] = ()
     searched: Mapping[str, int] = field(default_factory=dict)
     indexed_by: Mapping[str, str] = field(default_factory=dict)
-    over_once_logged: Mapping[str, str] = field(default_factory=dict)
+    ready_once_logged: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    over_once_logged: Mapping[str, Sequence[str]] = field(default_factory=dict)
     start_timeout_ms: int = 30_000
     enabled: bool = True
 
@@ -313,7 +317,8 @@ def _program_faults(table: Mapping[str, Any], own: Mapping[str, Any]) -> Iterato
             ".environment.PATH: the programs of commands are not looked for there; write their "
             "absolute paths in commands, or leave PATH out"
         )
-    for key in ("at_once", "following", "searched", "indexed_by", "over_once_logged"):
+    keys = ("at_once", "following", "searched", "indexed_by")
+    for key in (*keys, "ready_once_logged", "over_once_logged"):
         for name in own.get(key, ()):
             if name not in programs:
                 yield f".{key}: {name!r} is no program of commands; write it as it is there"

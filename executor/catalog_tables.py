@@ -19,6 +19,7 @@ Network: TypeAlias = Literal["none", "broker", "bridge"]
 """What a lane's box reaches."""
 
 _Count = Annotated[int, Field(ge=1)]
+_Text = Annotated[str, Field(min_length=1)]
 _Names = Annotated[list[str], Field(min_length=1)]
 
 
@@ -28,7 +29,7 @@ class _Table(BaseModel):
 
 class _ParamTable(_Table):
     type: Literal["string", "integer", "number", "boolean"] | None = None
-    description: Annotated[str, Field(min_length=1)] | None = None
+    description: _Text | None = None
     enum: _Names | None = None
     required: bool | None = None
 
@@ -40,7 +41,7 @@ class _ToolTable(_Table):
     max_timeout_ms: _Count | None = None
     max_output_bytes: Annotated[int, Field(ge=1000)] | None = None
     keep: Literal["start", "end", "both"] | None = None
-    description: Annotated[str, Field(min_length=1)] | None = None
+    description: _Text | None = None
     enabled: bool | None = None
     command: str | list[str] | None = None
     params: dict[str, _ParamTable] | None = None
@@ -49,7 +50,7 @@ class _ToolTable(_Table):
 class _LaneTable(_Table):
     network: Network | None = None
     image: Annotated[str, Field(pattern=IMAGE_NAME)] | None = None
-    runtime: Annotated[str, Field(min_length=1)] | None = None
+    runtime: _Text | None = None
     memory: str | int | None = None
     cpus: float | None = None
     pids: int | None = None
@@ -76,9 +77,9 @@ class _LoopTypeTable(_Table):
 
 
 class _AgentTable(_Table):
-    description: Annotated[str, Field(min_length=1)] | None = None
+    description: _Text | None = None
     tools: _Names | None = None
-    model: Annotated[str, Field(min_length=1)] | None = None
+    model: _Text | None = None
     mode: Literal["default", "plan", "acceptEdits", "bypass"] | None = None
     isolation: Literal["copy", "read-only"] | None = None
     prompt: str | None = None
@@ -137,7 +138,7 @@ class _EgressTable(_Table):
 
 class _McpTable(_Table):
     command: list[str] | None = None
-    url: Annotated[str, Field(min_length=1)] | None = None
+    url: _Text | None = None
     where: Literal["box", "host"] | None = None
     lane: Lane | None = None
     environment: dict[str, str] | None = None
@@ -161,7 +162,8 @@ class _LanguageTable(_Table):
     following: list[str] | None = None
     searched: dict[str, _Count] | None = None
     indexed_by: dict[str, str] | None = None
-    over_once_logged: dict[str, Annotated[str, Field(min_length=1)]] | None = None
+    ready_once_logged: dict[str, list[_Text]] | None = None
+    over_once_logged: dict[str, list[_Text]] | None = None
     start_timeout_ms: _Count | None = None
     enabled: bool | None = None
 
@@ -169,13 +171,13 @@ class _LanguageTable(_Table):
 class _WebSearchTable(_Table):
     provider: Literal["google", "serper"] | None = None
     results: _Count | None = None
-    engine: Annotated[str, Field(min_length=1)] | None = None
+    engine: _Text | None = None
 
 
 class _OracleTable(_Table):
-    model: Annotated[str, Field(min_length=1)] | None = None
+    model: _Text | None = None
     max_tokens: _Count | None = None
-    prompt: Annotated[str, Field(min_length=1)] | None = None
+    prompt: _Text | None = None
 
 
 class _ControllerTable(_Table):
@@ -204,7 +206,7 @@ class _SpillTable(_Table):
 class _HookTable(_Table):
     event: Literal["PreToolUse", "PostToolUse", "PostToolUseFailure", "PostTools"]
     command: str | list[str]
-    matcher: Annotated[str, Field(min_length=1)] | None = None
+    matcher: _Text | None = None
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
 

@@ -207,8 +207,9 @@ LANGUAGE_FAULTS = {
     "[languages.go]\nat_once = ['gopls', 'go']\n": "languages.go.at_once: 'go' is no program of",
     "[languages.go]\nsearched = {go = 3}\n": "languages.go.searched: 'go' is no program of",
     "[languages.go]\nindexed_by = {go = 'go.mod'}\n": "languages.go.indexed_by: 'go' is no program",
-    "[languages.go]\nover_once_logged = {go = 'x'}\n": "over_once_logged: 'go' is no program of",
-    "[languages.go]\nover_once_logged = {gopls = ''}\n": "languages.go.over_once_logged.gopls: ",
+    "[languages.go]\nover_once_logged = {go = ['x']}\n": "over_once_logged: 'go' is no program of",
+    "[languages.go]\nover_once_logged = {gopls = ['']}\n": "languages.go.over_once_logged.gopls",
+    "[languages.go]\nready_once_logged = {gopls = 'x'}\n": "go.ready_once_logged.gopls: is text",
     "[languages.c]\nproject_files = ['c*.json']\nindexed_by = {clangd = 'c*.json'}\n": (
         "languages.c.indexed_by: 'c*.json' stands for many names"
     ),

@@ -104,6 +104,7 @@ class LanguageServer:
         watched: paths of the open documents; reports of others are not kept.
         told: how often it has reported, of any of them.
         tells_versions: its reports say of which version of a document they are.
+        is_ready: it knows all files, as far as it says so.
     """
 
     def __init__(
@@ -113,7 +114,10 @@ class LanguageServer:
         self.encoding: Encoding = "utf-16"
         self.watched: set[str] = set()
         self._entry = entry
-        self._over_once_logged = entry.over_once_logged.get(program)
+        self._ready_once_logged = entry.ready_once_logged.get(program, ())
+        self._over_once_logged = entry.over_once_logged.get(program, ())
+        self.is_ready = not self._ready_once_logged
+        self._waits_for_ready = True
         self._served = served
         self._capabilities: Mapping[str, Any] = {}
         self._works: dict[str | int, _Work] = {}
@@ -284,7 +288,10 @@ class LanguageServer:
 
     def _hear_log(self, message: str) -> None:
         log.debug("%s: %s", self.name, one_line(message))
-        if self._over_once_logged is not None and self._over_once_logged in message:
+        if any(text in message for text in self._ready_once_logged):
+            self.is_ready = True
+            self._wake()
+        if any(text in message for text in self._over_once_logged):
             self._peer.fault = f"it logged that it can work no more: {one_line(message)}"
 
     def _hear_progress(self, params: Mapping[str, Any]) -> None:
@@ -406,7 +413,9 @@ class LanguageServer:
                 one.cancel()
 
     async def settled(self, seconds: float, tell: Callable[[str], None]) -> None:
-        """Wait until it is busy with nothing, as far as it says, or ends.
+        """Wait until it is ready and busy with nothing, as far as it says, or ends.
+
+        That it gets ready is waited for once.
 
         Args:
             seconds: to wait at most.
@@ -418,12 +427,15 @@ class LanguageServer:
             now = time.monotonic()
             work = self.work
             quiet = self._last_work + QUIET - now
-            if (work is None and quiet <= 0) or now >= last:
+            waits_for_ready = self._waits_for_ready and not self.is_ready
+            if (work is None and quiet <= 0 and not waits_for_ready) or now >= last:
+                self._waits_for_ready = False
                 return
             if work is not None and now - told_at >= BETWEEN_TOLD:
                 told_at = now
                 tell(f"{self.name}: {work}")
-            await self.news(min(last - now, quiet if work is None else BETWEEN_TOLD))
+            pause = quiet if work is None and quiet > 0 else BETWEEN_TOLD
+            await self.news(min(last - now, pause))
 
     # ─── end ───
 

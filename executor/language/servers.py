@@ -385,6 +385,8 @@ class _Desk:
         notes = []
         if server.state is not None:
             notes.append(f"{self.name} says: {server.state}; more may be found later")
+        elif not server.is_ready:
+            notes.append(f"{self.name} may not know all files yet; more may be found later")
         if question.operation in ("find_references", "rename_preview"):
             notes += self._notes_on_uses()
         if self._documents.is_cut:

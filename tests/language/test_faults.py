@@ -220,7 +220,7 @@ def test_one_that_dies_and_leaves_its_output_to_another(opened: Opened) -> None:
 
 def test_one_that_goes_on_without_what_does_its_work(opened: Opened) -> None:
     """That there is nothing is no answer once it has logged so; it is started again."""
-    logged = {"over_once_logged": {"python3": "[worker] gone"}}
+    logged = {"over_once_logged": {"python3": ["[worker] gone"]}}
     stubs = opened("goes_on_without_its_worker", **logged)
     text = stubs.refused(Code.EXECUTION_ERROR)
     assert "it logged that it can work no more: [worker] gone: 2" in text
@@ -339,6 +339,23 @@ def test_work_that_never_ends(opened: Opened) -> None:
     assert said(result).startswith("a.x:1:1: one")
     assert "Indexing" in said(result)
     assert any("Indexing" in str(event) for event in events if isinstance(event, Progress))
+
+
+def test_one_that_knows_all_files_later(opened: Opened) -> None:
+    """Its first answer is asked for once it has logged that it does."""
+    stubs = opened("ready_later", ready_once_logged={"python3": ["nothing", "Found "]})
+    result = stubs.ask()
+    assert said(result).startswith("a.x:1:1: one")
+    assert "may not know all files" not in said(result)
+
+
+def test_one_that_never_says_that_it_knows_all_files(opened: Opened) -> None:
+    """Its answers say that more may be found later."""
+    stubs = opened("good", ready_once_logged={"python3": ["Found "]})
+    for _ in range(2):
+        result = stubs.ask()
+        assert said(result).startswith("a.x:1:1: one")
+        assert "may not know all files yet; more may be found later" in said(result)
 
 
 def test_one_that_reports_nothing(opened: Opened) -> None:

@@ -317,6 +317,20 @@ def test_what_a_command_has_installed(
         wait_until(lambda: len(desk.errors()) == 1)
 
 
+@pytest.mark.parametrize("project", [TYPESCRIPT, PYRIGHT], ids=lambda project: project.server)
+def test_the_first_answer_in_many_files(
+    servers_image: str, tmp_path: Path, project: Project
+) -> None:
+    """A use in the last of thousands of files is found at once."""
+    path, text = project.new
+    suffix = path.rpartition(".")[2]
+    with open_desk(servers_image, tmp_path, project) as desk:
+        desk.run(f"mkdir many && for i in $(seq 3000); do echo > many/x$i.{suffix}; done")
+        desk.work.write(path, text)
+        uses = project.find(path, project.foo, {path: text})
+        assert sorted(desk.places("find_references", project.use)) == sorted([*project.uses, *uses])
+
+
 def test_a_report_in_parts_is_taken_whole(servers_image: str, tmp_path: Path) -> None:
     """The syntax of a long file is reported seconds before its types: the first answer has both."""
     line = "export const x{0} = [1].map(v => [v].map(w => String(w).split('').map(q => q.length)));"

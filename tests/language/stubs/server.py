@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -28,6 +29,7 @@ Message = dict[str, Any]
 texts: dict[str, str] = {}
 answers: dict[object, Any] = {}
 held: list[Message] = []
+ready = threading.Event()
 
 
 def note(name: str, line: object) -> None:
@@ -113,6 +115,16 @@ def goes_on_without_its_worker(asked: Message) -> None:
         return
     send(method="window/logMessage", params={"type": 1, "message": f"[worker] gone: {starts()}"})
     answer(asked, None)
+
+
+def ready_later(asked: Message) -> None:
+    """It knows nothing before it has logged that it is ready."""
+    answer(asked, place(asked) if ready.is_set() else None)
+
+
+def get_ready() -> None:
+    ready.set()
+    send(method="window/logMessage", params={"type": 3, "message": "Found 1 file"})
 
 
 def hang_once(asked: Message) -> None:
@@ -344,6 +356,8 @@ def hear(message: Message) -> None:
     elif method == "initialized" and KIND == "busy":
         work = {"kind": "begin", "title": "Indexing", "message": "the universe", "percentage": 1}
         send(method="$/progress", params={"token": "t", "value": work})
+    elif method == "initialized" and KIND == "ready_later":
+        threading.Timer(1.0, get_ready).start()
     elif method == "textDocument/didOpen":
         document = params["textDocument"]
         opened(document["uri"], document["text"], document["version"])
