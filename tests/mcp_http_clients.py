@@ -87,7 +87,11 @@ def served(worktree: Path, *options: str, **environment: str) -> Iterator[Served
         try:
             yield Served(process, TOKEN)
         finally:
-            process.kill()
+            process.terminate()  # which leaves no box
+            try:
+                process.wait(SECONDS)
+            finally:
+                process.kill()
 
 
 class Wire:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mcp_clients import with_file
+from tests.mcp_clients import boxes, with_file
 from tests.mcp_http_clients import Served, served
 
 PACKAGE = "@modelcontextprotocol/conformance@0.1.16"
@@ -28,6 +29,7 @@ SERVER = (
     *("resources-list", "server-sse-multiple-streams"),
 )
 CLIENT = ("initialize", "tools_call")
+NAME = "mcp-conformance"
 CLIENTS = 16
 """Sessions at a time: the scenarios leave theirs open."""
 
@@ -72,8 +74,10 @@ def as_client(scenario: str) -> str:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server for all scenarios."""
     worktree = with_file(tmp_path_factory.mktemp("conformance"))
-    with served(worktree, "--sessions", str(CLIENTS)) as found:
+    with served(worktree, "--exec-id", NAME, "--sessions", str(CLIENTS)) as found:
         yield found
+        assert found.end(signal.SIGTERM).startswith("143: ")
+    assert boxes(NAME) == []
 
 
 @pytest.mark.parametrize("scenario", SERVER)
