@@ -450,7 +450,7 @@ def _choose(entries: Sequence[Entry], exec_id: str | None, *, is_for_good: bool 
         named = [one for one in entries if one.record.state is not State.OPEN]
         if not named:
             raise ConfigError("nothing is kept of any loop that is over")
-    here = _repositories(Path.cwd())
+    here = _repositories_here()
     found = [one for one in named if Path(one.record.common_directory) in here] or named
     if len(found) > 1 and (is_for_good or _is_vague(found, exec_id, here)):
         names = "\n".join(
@@ -474,8 +474,12 @@ def _is_vague(found: Sequence[Entry], exec_id: str | None, here: set[Path]) -> b
     return len(origins) > 1 or (exec_id is None and not origins & here)
 
 
-def _repositories(place: Path) -> set[Path]:
-    """Common directories of the repositories that a directory is in: by its name alone."""
+def _repositories_here() -> set[Path]:
+    """Common directories of the repositories that this directory is in: by its name alone."""
+    try:
+        place = Path.cwd()
+    except FileNotFoundError:  # it was removed, as a worktree is that was made for a loop
+        return set()
     found = set()
     for directory in [place, *place.parents]:
         found.add(directory)  # a bare one

@@ -184,6 +184,26 @@ def test_a_name_that_loops_of_several_repositories_have(machine: Machine, tmp_pa
     assert "theirs" in machine.run("log", "one", place=tmp_path).stdout
 
 
+@pytest.mark.parametrize("name", [[], ["one"]], ids=["unnamed", "named"])
+def test_a_directory_that_is_gone_is_in_no_repository(machine: Machine, name: list[str]) -> None:
+    """As a worktree that was made for a loop is, once it is over."""
+    machine.made("one", "mine")
+    gone = machine.place / "gone"
+    gone.mkdir()
+    asked = [sys.executable, "-m", "executor", "git", "log", *name]
+    done = subprocess.run(
+        ["sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh", *asked],
+        cwd=gone,
+        env=machine.environment,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "mine" in done.stdout
+
+
 def test_older_loops_of_the_same_name_are_told(machine: Machine) -> None:
     """The newest is taken over; another one has a name that it is meant by."""
     older = machine.made("one", "first")
